@@ -7,10 +7,10 @@
 )]
 
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use bowline_engine::failpoint::Point;
 use bowline_testbed::{node, test_deadline};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// Each of them has the machine to itself.
@@ -18,7 +18,7 @@ static EXCLUSIVE_RUN: Mutex<()> = Mutex::new(());
 
 /// Kills a server. Returns whether nothing was found, and the figures.
 fn run_kill_test(arguments: &[&str]) -> (bool, Value) {
-    let _alone = EXCLUSIVE_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = EXCLUSIVE_RUN.lock();
     test_deadline();
     let file = std::env::temp_dir().join(format!("bowline-kill-{}.json", std::process::id()));
     let status = Command::new(env!("CARGO_BIN_EXE_kill"))
@@ -63,7 +63,7 @@ fn over_a_hundred_kills_lose_and_repeat_nothing_and_leave_no_pod_frozen() {
 
 #[test]
 fn sabotaged_journal_of_started_work_is_detected() {
-    let (is_clean, figures) = run_kill_test(&["--kills", "5", "--sabotage", "note-begun"]);
+    let (is_clean, figures) = run_kill_test(&["--kills", "5", "--sabotage", "journal-block-start"]);
     assert!(!is_clean && figure(&figures, "lost") > 0, "{figures:#}");
     assert!(has_finding(&figures, ": the snapshot snap-"), "{figures:#}");
     assert!(has_finding(&figures, ": the CSI snapshot snapshot-"), "{figures:#}");
@@ -73,7 +73,7 @@ fn sabotaged_journal_of_started_work_is_detected() {
 
 #[test]
 fn sabotaged_journal_of_finished_work_is_detected() {
-    let (is_clean, figures) = run_kill_test(&["--kills", "4", "--sabotage", "note-ended"]);
+    let (is_clean, figures) = run_kill_test(&["--kills", "4", "--sabotage", "journal-block-end"]);
     assert!(!is_clean && figure(&figures, "doubled") > 0, "{figures:#}");
     assert!(
         has_finding(&figures, "was snapshotted again though its snapshot was recorded"),

@@ -142,5 +142,7 @@ pub const DELETION_ATTEMPTS: &str = "bowline.io/deletion-attempts";
 pub const STOP_ASKED: &str = "bowline.io/stop-asked";
 /// `"true"` on a Backup that retention leaves alone, since the server has ended whenever it was deleted.
 pub const RETENTION_GAVE_UP: &str = "bowline.io/retention-gave-up";
+/// On a Backup that retention is about to delete: its phase before. Until the annotation is gone, nothing is deleted.
+pub const PHASE_BEFORE_DELETION: &str = "bowline.io/phase-before-deletion";
 /// On our CRDs: the version of Bowline that wrote them.
 pub const CRD_VERSION: &str = "bowline.io/crd-version";

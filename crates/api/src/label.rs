@@ -100,7 +100,7 @@ pub fn value(name: &str) -> Cow<'_, str> {
     }
     let beginning = &name[..name.floor_char_boundary(MAX_VALUE_LENGTH - HASH_DIGITS)];
     let hash = Sha256::digest(name.as_bytes());
-    Cow::Owned(format!("{beginning}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2]))
+    Cow::Owned(format!("{beginning}{}", hex::encode(&hash[..HASH_DIGITS / 2])))
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub(crate) struct ClusterArgs {
 
 /// Which installation a command talks to: a cluster, and the namespace of the server in it.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Installation")]
+#[command(next_help_heading = "Cluster")]
 pub(crate) struct InstallationArgs {
     /// Namespace of the server [default: `namespace` in ~/.config/velero/config.json, then
     /// $VELERO_NAMESPACE, then velero]

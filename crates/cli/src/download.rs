@@ -10,16 +10,17 @@ mod reader;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bowline_api::DownloadRequest;
 use bowline_api::download_request::{DownloadRequestSpec, DownloadTarget, DownloadTargetKind};
+use bowline_engine::backoff::Backoff;
 use bowline_store::decode::{self, Limits};
 use bytes::Bytes;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
+use parking_lot::Mutex;
 use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{Client, Response, StatusCode, Url};
 use rustls::crypto::{CryptoProvider, ring};
@@ -143,7 +144,7 @@ impl Downloads {
             return Err(self.no_answer_error());
         }
         let request = request_name(name, &random::hex());
-        self.requests().insert(request.clone());
+        self.requests.lock().insert(request.clone());
         let opened = async {
             let link = self.request_link(&request, kind, name).await?;
             self.open_link(&link, limit).await
@@ -165,7 +166,7 @@ impl Downloads {
 
     /// Deletes the requests of abandoned downloads.
     pub(crate) async fn delete_open_requests(&self) {
-        let remaining: Vec<String> = self.requests().iter().cloned().collect();
+        let remaining: Vec<String> = self.requests.lock().iter().cloned().collect();
         let deleted = async {
             for request in remaining {
                 self.delete(&request).await;
@@ -195,7 +196,7 @@ impl Downloads {
 
         let started = Instant::now();
         let deadline = started + self.answer_timeout;
-        let mut pause = MIN_POLL_INTERVAL;
+        let mut backoff = Backoff::new(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
         loop {
             if started.elapsed() >= WAIT_MESSAGE_DELAY
                 && !self.has_announced_wait.swap(true, Ordering::Relaxed)
@@ -224,8 +225,8 @@ impl Downloads {
                 self.mark_unresponsive();
                 return Err(self.no_answer_error());
             }
-            sleep(pause.min(deadline.saturating_duration_since(Instant::now()))).await;
-            pause = (pause * 2).min(MAX_POLL_INTERVAL);
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            sleep(backoff.next_pause().min(remaining)).await;
         }
     }
 
@@ -248,7 +249,7 @@ impl Downloads {
         let params = DeleteParams::default();
         let _ =
             self.installation.call_api("delete the request", api.delete(request, &params)).await;
-        self.requests().remove(request);
+        self.requests.lock().remove(request);
     }
 
     fn no_answer_error(&self) -> anyhow::Error {
@@ -258,11 +259,6 @@ impl Downloads {
             bowline_api::Duration::from(self.answer_timeout),
             self.installation.namespace(),
         )
-    }
-
-    fn requests(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // A set is consistent at any time.
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

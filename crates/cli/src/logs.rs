@@ -31,8 +31,8 @@ pub(crate) struct Args {
     /// Name of the backup or restore
     name: String,
 
-    /// Wait until the log is in the storage location, show progress meanwhile, and print the rest
-    /// when the run has ended
+    /// Wait for the log, which exists once all items are processed, and print the rest when the run
+    /// has ended; until then, show progress
     #[arg(short, long)]
     follow: bool,
 
@@ -215,6 +215,6 @@ mod tests {
     fn truncated_log_is_an_error() {
         let cut = Bytes::from(packed("line\n")).slice(..12);
         let error = unpack(Reader::from_chunks([cut]), &mut Vec::new(), 0).unwrap_err();
-        assert_eq!(error.to_string(), "it is damaged");
+        assert_eq!(error.to_string(), "the file is damaged");
     }
 }

@@ -11,15 +11,15 @@ use crate::output;
 /// Names, labels or all: one of them must be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Selection {
-    /// Names to select
+    /// Names of the objects
     #[arg(required_unless_present_any = ["all", "selector"])]
     names: Vec<String>,
 
-    /// Select all
+    /// All objects of this type
     #[arg(long, conflicts_with_all = ["names", "selector"])]
     all: bool,
 
-    /// Select objects that match this label selector
+    /// Objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     selector: Option<String>,
 }

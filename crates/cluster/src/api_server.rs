@@ -311,7 +311,7 @@ async fn read_body(mut body: Body, limit: usize) -> Result<Bytes> {
     let mut whole = Vec::new();
     while let Some(bytes) = next_bytes(&mut body).await? {
         if whole.len() + bytes.len() > limit {
-            return Err(Error::Unreadable(format!("it is longer than {limit} bytes")));
+            return Err(Error::Unreadable(format!("the answer is longer than {limit} bytes")));
         }
         whole.extend_from_slice(&bytes);
     }

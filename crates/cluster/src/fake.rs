@@ -9,12 +9,13 @@
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_plugin::{Item, ResourceIdentifier};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
@@ -32,7 +33,16 @@ pub struct Fake {
     script: Option<Box<Script>>,
     state: Mutex<State>,
     /// Objects after each change; null if deleted.
-    changes: broadcast::Sender<(Key, Value, bool)>,
+    changes: broadcast::Sender<WatchMessage>,
+}
+
+/// Message to all open watches.
+#[derive(Clone)]
+enum WatchMessage {
+    /// An object has changed; true if it exists.
+    Changed(Key, Value, bool),
+    /// The watch ends, possibly with an error.
+    End(Option<Fault>),
 }
 
 /// Maximum number of changes that a watch may lag behind.
@@ -154,27 +164,37 @@ impl Fake {
             Err(error) => panic!("{error}: {object}"),
         };
         let key = (resource.id.to_string(), read.namespace, read.name);
-        self.state().objects.insert(key.clone(), object.clone());
-        self.notify((key, object, true));
+        self.state.lock().objects.insert(key.clone(), object.clone());
+        self.notify(WatchMessage::Changed(key, object, true));
     }
 
     /// Removes an object, if it exists.
     pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
         let key = key(resource, namespace, name);
-        let removed = self.state().objects.remove(&key);
+        let removed = self.state.lock().objects.remove(&key);
         if let Some(removed) = removed {
-            self.notify((key, removed, false));
+            self.notify(WatchMessage::Changed(key, removed, false));
         }
     }
 
-    /// Sends a change to the watches, if there are any.
-    fn notify(&self, change: (Key, Value, bool)) {
-        let _ = self.changes.send(change);
+    /// Ends the open watches, as an API server does from time to time.
+    pub fn end_watches(&self) {
+        self.notify(WatchMessage::End(None));
+    }
+
+    /// Makes the open watches fail.
+    pub fn fail_watches(&self, error: impl Fn() -> Error + Send + Sync + 'static) {
+        self.notify(WatchMessage::End(Some(Arc::new(error))));
+    }
+
+    /// Sends a message to the watches, if there are any.
+    fn notify(&self, message: WatchMessage) {
+        let _ = self.changes.send(message);
     }
 
     /// Deleted objects so far, in order.
     pub fn deletions(&self) -> Vec<ResourceIdentifier> {
-        self.state().deletions.clone()
+        self.state.lock().deletions.clone()
     }
 
     /// Makes every list of a resource (`pods`, `deployments.apps`) fail after this many objects. An
@@ -185,7 +205,7 @@ impl Fake {
         after: usize,
         error: impl Fn() -> Error + Send + Sync + 'static,
     ) {
-        self.state().list_faults.insert(resource.to_owned(), (after, Arc::new(error)));
+        self.state.lock().list_faults.insert(resource.to_owned(), (after, Arc::new(error)));
     }
 
     /// Makes every get of an object fail.
@@ -196,7 +216,7 @@ impl Fake {
         name: &str,
         error: impl Fn() -> Error + Send + Sync + 'static,
     ) {
-        self.state().get_faults.insert(key(resource, namespace, name), Arc::new(error));
+        self.state.lock().get_faults.insert(key(resource, namespace, name), Arc::new(error));
     }
 
     /// Makes every write to a resource fail.
@@ -211,17 +231,17 @@ impl Fake {
         count: usize,
         error: impl Fn() -> Error + Send + Sync + 'static,
     ) {
-        self.state().write_faults.insert(resource.to_owned(), (count, Arc::new(error)));
+        self.state.lock().write_faults.insert(resource.to_owned(), (count, Arc::new(error)));
     }
 
     /// Created objects so far, in order.
     pub fn creations(&self) -> Vec<ResourceIdentifier> {
-        self.state().creations.clone()
+        self.state.lock().creations.clone()
     }
 
     /// Current state of an object.
     pub fn object(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
-        self.state().objects.get(&key(resource, namespace, name)).cloned()
+        self.state.lock().objects.get(&key(resource, namespace, name)).cloned()
     }
 
     /// Served resources.
@@ -231,21 +251,17 @@ impl Fake {
 
     /// Requested lists so far, in order.
     pub fn lists(&self) -> Vec<(String, Query)> {
-        self.state().lists.clone()
+        self.state.lock().lists.clone()
     }
 
     /// Objects requested by get so far, in order.
     pub fn gets(&self) -> Vec<ResourceIdentifier> {
-        self.state().gets.clone()
+        self.state.lock().gets.clone()
     }
 
     /// Executed commands so far, in order.
     pub fn execs(&self) -> Vec<Exec> {
-        self.state().execs.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().execs.clone()
     }
 
     fn serves(&self, resource: &Resource) -> bool {
@@ -262,7 +278,7 @@ impl Fake {
         let selector = Selector::parse(&query.label_selector)
             .map_err(|error| refused(400, "BadRequest", &error.to_string()))?;
         let plural = resource.id.to_string();
-        let state = self.state();
+        let state = self.state.lock();
         let mut found = Vec::new();
         for ((of, namespace, _), object) in &state.objects {
             if *of != plural || query.namespace.as_ref().is_some_and(|wanted| wanted != namespace) {
@@ -296,7 +312,7 @@ impl Cluster for Fake {
 
     fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>> {
         let listed = self.list_results(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
-        self.state().lists.push((resource.id.to_string(), query));
+        self.state.lock().lists.push((resource.id.to_string(), query));
         stream::iter(listed).boxed()
     }
 
@@ -325,7 +341,7 @@ impl Cluster for Fake {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Object>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let GroupResource { group, resource: plural } = resource.id.clone();
         let (requested_namespace, requested_name) = (namespace.to_owned(), name.to_owned());
         let id = ResourceIdentifier {
@@ -357,7 +373,7 @@ impl Cluster for Fake {
         }
         let object = read(resource, &created)?;
         let plural = resource.id.to_string();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(error) = state.write_fault(&plural) {
             return Err(error);
         }
@@ -373,7 +389,7 @@ impl Cluster for Fake {
         let object = read(resource, &created)?;
         state.objects.insert(key.clone(), created.clone());
         drop(state);
-        self.notify((key, created, true));
+        self.notify(WatchMessage::Changed(key, created, true));
         Ok(object)
     }
 
@@ -386,7 +402,7 @@ impl Cluster for Fake {
         patch: &Value,
     ) -> Result<Object> {
         let plural = resource.id.to_string();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(error) = state.write_fault(&plural) {
             return Err(error);
         }
@@ -402,7 +418,7 @@ impl Cluster for Fake {
         }
         drop(state);
         let object = read(resource, &changed)?;
-        self.notify((key, changed, remains));
+        self.notify(WatchMessage::Changed(key, changed, remains));
         Ok(object)
     }
 
@@ -415,7 +431,7 @@ impl Cluster for Fake {
     ) -> Result<()> {
         let plural = resource.id.to_string();
         let key = key(&plural, namespace, name);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(error) = state.write_fault(&plural) {
             return Err(error);
         }
@@ -435,7 +451,7 @@ impl Cluster for Fake {
         let GroupResource { group, resource } = resource.id.clone();
         state.deletions.push(ResourceIdentifier { group, resource, namespace, name });
         drop(state);
-        self.notify((key, deleted, remains));
+        self.notify(WatchMessage::Changed(key, deleted, remains));
         Ok(())
     }
 
@@ -454,11 +470,21 @@ impl Cluster for Fake {
         }
         let (resource, plural) = (Arc::clone(resource), resource.id.to_string());
         let selector = Selector::parse(&query.label_selector).ok();
-        let later = stream::unfold(changes, async |mut changes| {
+        let later = stream::unfold(Some(changes), async |changes| {
+            let mut changes = changes?;
             // A watch that lags this far behind is a mistake of the test.
-            Some((changes.recv().await.ok()?, changes))
+            match changes.recv().await.ok()? {
+                WatchMessage::Changed(key, object, is_there) => {
+                    Some((Ok((key, object, is_there)), Some(changes)))
+                }
+                WatchMessage::End(error) => Some((Err(error?()), None)),
+            }
         });
-        let later = later.filter_map(move |((of, namespace, _), object, is_there)| {
+        let later = later.filter_map(move |change| {
+            let ((of, namespace, _), object, is_there) = match change {
+                Ok(change) => change,
+                Err(error) => return std::future::ready(Some(Err(error))),
+            };
             let is_selected = of == plural
                 && query.namespace.as_ref().is_none_or(|n| *n == namespace)
                 && has_fields(&object, &query.field_selector);
@@ -475,7 +501,7 @@ impl Cluster for Fake {
     async fn exec(&self, exec: &Exec) -> Result<ExecOutcome> {
         let pod = key("pods", &exec.namespace, &exec.pod);
         let is_there = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.execs.push(exec.clone());
             state.objects.contains_key(&pod)
         };

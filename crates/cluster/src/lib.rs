@@ -7,7 +7,8 @@
 //! | `fake` | a cluster in memory, with the feature `testing` |
 //! | [`resource`], [`item`] | resources that the API server serves, and one object of them |
 //! | [`selector`] | label selectors, compiled once |
-//! | [`watch`], [`events`], [`drivers`] | waiting for objects, warnings about them, installed CSI drivers |
+//! | [`watch`] | state that follows objects, and waiting for them |
+//! | [`events`], [`drivers`] | warnings about objects, installed CSI drivers |
 
 pub mod api_server;
 pub mod drivers;

@@ -16,15 +16,15 @@ pub(super) const OBJECT_MAX: usize = 64 << 20;
 /// Reason why the bytes are no list of objects.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotAList {
-    #[error("it ends in the middle")]
+    #[error("the list is incomplete")]
     Cut,
-    #[error("it is no list: {0}")]
+    #[error("the answer is not a list: {0}")]
     Json(String),
-    #[error("an entry of its `items` is no object")]
+    #[error("an entry of `items` is not an object")]
     NoObject,
-    #[error("it has an object of more than {OBJECT_MAX} bytes")]
+    #[error("the list has an object of more than {OBJECT_MAX} bytes")]
     LongObject,
-    #[error("it has more than {FRAME_MAX} bytes beside its objects")]
+    #[error("the list has more than {FRAME_MAX} bytes besides its objects")]
     LongFrame,
 }
 

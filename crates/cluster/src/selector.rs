@@ -25,14 +25,14 @@ pub struct Selector {
 pub enum InvalidSelector {
     /// Invalid label key.
     #[error(
-        "{0:?} is no key of a label: expected a name of at most 63 letters, digits, `-`, `_` and \
-         `.`, after a DNS subdomain and a `/` or without"
+        "{0:?} is not a label key: expected a name of at most 63 letters, digits, `-`, `_` and \
+         `.`, optionally after a DNS subdomain and a `/`"
     )]
     Key(String),
     /// Invalid label value.
     #[error(
-        "{value:?}, asked of {key}, is no value of a label: expected at most 63 letters, digits, \
-         `-`, `_` and `.`, beginning and ending with a letter or digit"
+        "{value:?} for {key} is not a label value: expected at most 63 letters, digits, `-`, `_` \
+         and `.`, beginning and ending with a letter or digit"
     )]
     Value {
         /// Label key.
@@ -41,7 +41,9 @@ pub enum InvalidSelector {
         value: String,
     },
     /// Unknown operator.
-    #[error("{operator:?} is no operator for {key}: expected In, NotIn, Exists or DoesNotExist")]
+    #[error(
+        "{operator:?} is not an operator for {key}: expected In, NotIn, Exists or DoesNotExist"
+    )]
     Operator {
         /// Label key.
         key: String,

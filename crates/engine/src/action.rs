@@ -145,7 +145,7 @@ impl Reader {
                 Err(error) => return Err(list_error(resource, &error)),
             };
             if let Err((name, error)) = visited {
-                tracing::warn!("cannot tell what belongs to one of {id} {name:?}: {error}");
+                tracing::warn!("cannot find the objects that belong to {id} {name:?}: {error}");
             }
         }
         Ok(())

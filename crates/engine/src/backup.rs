@@ -150,10 +150,10 @@ pub enum Fatal {
     #[error("backup already exists in object storage: delete it first, or choose another name")]
     Exists,
     /// The bucket could not be checked for a backup of that name.
-    #[error("cannot look into the bucket")]
+    #[error("cannot read the bucket")]
     ReadBucket(#[source] bowline_store::Error),
     /// Discovery failed.
-    #[error("cannot discover what the cluster has")]
+    #[error("cannot discover the resources of the cluster")]
     Discover(#[source] crate::cluster::Error),
     /// The hooks of the request are invalid.
     #[error(transparent)]
@@ -168,7 +168,7 @@ pub enum Fatal {
     #[error("cannot write the archive")]
     Archive(#[source] io::Error),
     /// The archive is no longer in the bucket.
-    #[error("the archive is not in the bucket any more")]
+    #[error("the archive is no longer in the bucket")]
     NoArchive,
     /// The archive could not be uploaded.
     #[error("cannot upload the archive")]
@@ -177,10 +177,10 @@ pub enum Fatal {
     #[error("{0}")]
     Abandoned(String),
     /// The run was asked to stop. Another process can resume it.
-    #[error("stopped before it was done")]
+    #[error("the backup was stopped before it was complete")]
     Stopped,
     /// The run was canceled.
-    #[error("canceled before all items were backed up")]
+    #[error("the backup was canceled before all items were backed up")]
     Canceled,
 }
 
@@ -308,7 +308,8 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
             let error = bowline_plugin::error_chain(&error);
             tracing::warn!(
                 error,
-                "it is not known whether the name is still free; the commit will say"
+                "cannot check whether the name is still free in the bucket; the commit checks it \
+                 again"
             );
             Ok(())
         }

@@ -43,6 +43,7 @@ use crate::action::NamedAction;
 use crate::cluster::Cluster;
 use crate::failpoint::{self, Point};
 use crate::report::{Message, Report, ReportSubject};
+use crate::restore::unpack::UnpackLimits;
 
 pub use admission::{DeletionFacts, DeletionVerdict, Refusal, Scope, check_deletion};
 pub use csi::{DeletableCsiSnapshot, check_csi_ready};
@@ -106,6 +107,8 @@ pub struct DeletionJob<'a> {
     pub cluster: &'a dyn Cluster,
     /// Directory for the archive while it is read.
     pub scratch: &'a Path,
+    /// Limits on the contents of the archive.
+    pub unpack_limits: UnpackLimits,
     /// Time limits.
     pub deadlines: Deadlines,
     /// Cancelled when the server shuts down.
@@ -175,7 +178,7 @@ fn error_lines(report: &Report) -> Vec<String> {
     let mut lines: Vec<String> = errors.iter().take(MAX_REPORTED_ERRORS).map(line).collect();
     let more = report.error_count().saturating_sub(MAX_REPORTED_ERRORS);
     if more > 0 {
-        lines.push(format!("and {more} more, which are in the log of the server"));
+        lines.push(format!("and {more} more; see the log of the server"));
     }
     lines
 }

@@ -33,11 +33,11 @@ failpoints! {
     /// After the phase of a Backup was set to InProgress.
     BackupInProgress = "backup-in-progress",
     /// After an attempt of this process at a run was journaled.
-    AttemptJournaled = "attempt",
+    AttemptJournaled = "attempt-journaled",
     /// Before the start of a block is journaled.
-    JournalBlockStart = "note-begun",
+    JournalBlockStart = "journal-block-start",
     /// After the start of a block was journaled.
-    BlockStartJournaled = "begun",
+    BlockStartJournaled = "block-start-journaled",
     /// Before a pre-hook, which may freeze a pod.
     PreHook = "pre-hook",
     /// After a pre-hook: the pod may be frozen.
@@ -57,7 +57,7 @@ failpoints! {
     /// After the CSI driver has taken the snapshot, or has failed to.
     CsiSnapshotTaken = "csi-snapshot-taken",
     /// After the data that a restore needs was written to the VolumeSnapshot.
-    CsiSnapshotRecorded = "csi-snapshot-noted",
+    CsiSnapshotRecorded = "csi-snapshot-recorded",
     /// Before a snapshot is uploaded.
     UploadSnapshot = "upload-snapshot",
     /// After the upload of a snapshot has returned.
@@ -67,17 +67,17 @@ failpoints! {
     /// After a pod was thawed.
     Thawed = "thawed",
     /// Before the items of a block are stored.
-    StoreBlock = "keep",
+    StoreBlock = "store-block",
     /// After the items of a block were stored.
-    BlockStored = "kept",
+    BlockStored = "block-stored",
     /// Before the end of a block is journaled.
-    JournalBlockEnd = "note-ended",
+    JournalBlockEnd = "journal-block-end",
     /// After the end of a block was journaled.
-    BlockEndJournaled = "ended",
+    BlockEndJournaled = "block-end-journaled",
     /// Before a thaw after a restart is journaled.
-    JournalThaw = "note-thawed",
+    JournalThaw = "journal-thaw",
     /// After a thaw was journaled, or could not be.
-    ThawJournaled = "thaw-noted",
+    ThawJournaled = "thaw-journaled",
     /// Before a snapshot that was in flight is requested again, so that it can be deleted.
     Reclaim = "reclaim",
     /// After such a snapshot was deleted, and before that is journaled.
@@ -105,7 +105,7 @@ failpoints! {
     /// After the phase of a Backup was set to a terminal one.
     BackupOver = "backup-over",
     /// After the deletion policy of a VolumeSnapshotContent was set to Retain.
-    CsiContentRetained = "csi-content-kept",
+    CsiContentRetained = "csi-content-retained",
     /// After the objects of a retained CSI snapshot were deleted.
     CsiSnapshotReleased = "csi-snapshot-released",
     /// After the journal of a run was removed.
@@ -121,7 +121,7 @@ failpoints! {
     /// After an object was created.
     Created = "created",
     /// After a PersistentVolumeClaim was created from a CSI snapshot, and its watch started.
-    ClaimWatched = "claim-followed",
+    ClaimWatched = "claim-watched",
     /// After the files of a restore were written.
     RestoreFilesWritten = "restore-files-written",
     /// After the phase of a Restore was set to wait for operations, or to finalize.
@@ -133,7 +133,7 @@ failpoints! {
     /// Before a snapshot of a deleted backup is deleted.
     DeleteSnapshot = "delete-snapshot",
     /// After the VolumeSnapshotContent for the deletion of a CSI snapshot was created.
-    DeletionContentCreated = "content-made",
+    DeletionContentCreated = "deletion-content-created",
     /// After a snapshot was deleted.
     SnapshotDeleted = "snapshot-deleted",
     /// Before the files of a backup are deleted.

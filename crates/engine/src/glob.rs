@@ -4,8 +4,8 @@
 //! (`gobwas/glob`), without separators: `*` also matches dots. Where that library accepts a broken
 //! pattern, and then matches nothing, this module returns an error.
 //!
-//! A pattern is compiled once. Matching takes time proportional to the length of the pattern times
-//! that of the text, for any pattern.
+//! A pattern is compiled once, to a regular expression. Matching takes time proportional to the
+//! length of the pattern times that of the text, for any pattern.
 
 mod namespace;
 mod parse;
@@ -14,6 +14,8 @@ mod tests;
 
 use std::collections::HashSet;
 use std::fmt;
+
+use regex::Regex;
 
 pub use namespace::{InvalidNamespacePattern, check_namespace};
 pub use parse::InvalidGlob;
@@ -31,31 +33,7 @@ enum Matcher {
     Literal,
     /// `*`
     Everything,
-    Program(Vec<Op>),
-}
-
-/// One instruction of a program. The pattern matches when a walk that consumes the whole text ends
-/// behind the last instruction.
-#[derive(Clone, Debug)]
-enum Op {
-    /// Consumes this character.
-    Char(char),
-    /// Consumes any character.
-    Any,
-    /// Consumes a character of a class.
-    Class { negated: bool, class: Class },
-    /// Continues at both places.
-    Split(usize, usize),
-    /// Continues elsewhere.
-    Jump(usize),
-}
-
-#[derive(Clone, Debug)]
-enum Class {
-    /// `[abc]`
-    List(Vec<char>),
-    /// `[a-c]`
-    Range(char, char),
+    Pattern(Regex),
 }
 
 impl Glob {
@@ -64,7 +42,7 @@ impl Glob {
         let matcher = match pattern {
             "*" => Matcher::Everything,
             _ if !has_special_characters(pattern) => Matcher::Literal,
-            _ => Matcher::Program(parse::program(pattern)?),
+            _ => Matcher::Pattern(parse::compile(pattern)?),
         };
         Ok(Self { text: pattern.to_owned(), matcher })
     }
@@ -79,7 +57,7 @@ impl Glob {
         match &self.matcher {
             Matcher::Literal => self.text == text,
             Matcher::Everything => true,
-            Matcher::Program(program) => Walk::new(program).matches(text),
+            Matcher::Pattern(regex) => regex.is_match(text),
         }
     }
 
@@ -163,68 +141,5 @@ impl FromIterator<Glob> for Globs {
             all.insert(glob);
         }
         all
-    }
-}
-
-/// All walks through a program at once, one character of the text at a time. Each place is entered
-/// at most once per character, so no pattern is slow.
-struct Walk<'a> {
-    program: &'a [Op],
-    places: Vec<usize>,
-    /// Step of the walk at which each place was last entered.
-    entered: Vec<usize>,
-    step: usize,
-}
-
-impl<'a> Walk<'a> {
-    fn new(program: &'a [Op]) -> Self {
-        Self { program, places: Vec::new(), entered: vec![0; program.len() + 1], step: 0 }
-    }
-
-    fn matches(mut self, text: &str) -> bool {
-        self.advance([0]);
-        for character in text.chars() {
-            let places = std::mem::take(&mut self.places);
-            let program = self.program;
-            let consumes =
-                |place: &usize| program.get(*place).is_some_and(|op| op.consumes(character));
-            self.advance(places.into_iter().filter(consumes).map(|place| place + 1));
-            if self.places.is_empty() {
-                return false;
-            }
-        }
-        self.places.contains(&self.program.len())
-    }
-
-    /// Enters places, and those that can be reached from them without consuming a character.
-    fn advance(&mut self, from: impl IntoIterator<Item = usize>) {
-        self.step += 1;
-        let mut open: Vec<usize> = from.into_iter().collect();
-        while let Some(place) = open.pop() {
-            if std::mem::replace(&mut self.entered[place], self.step) == self.step {
-                continue;
-            }
-            match self.program.get(place) {
-                Some(Op::Split(one, other)) => open.extend([*one, *other]),
-                Some(Op::Jump(to)) => open.push(*to),
-                _ => self.places.push(place),
-            }
-        }
-    }
-}
-
-impl Op {
-    fn consumes(&self, character: char) -> bool {
-        match self {
-            Self::Char(own) => *own == character,
-            Self::Any => true,
-            Self::Class { negated, class: Class::List(list) } => {
-                list.contains(&character) != *negated
-            }
-            Self::Class { negated, class: Class::Range(low, high) } => {
-                (*low..=*high).contains(&character) != *negated
-            }
-            Self::Split(..) | Self::Jump(_) => false,
-        }
     }
 }

@@ -32,7 +32,7 @@ pub enum OnError {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Invalid annotation.
-    #[error("its hooks cannot be run: the annotation {key} {reason}")]
+    #[error("the hooks of the pod cannot be run: the annotation {key} {reason}")]
     Annotation {
         /// Key of the annotation.
         key: &'static str,
@@ -40,10 +40,10 @@ pub enum Error {
         reason: InvalidAnnotation,
     },
     /// Pod without containers to run a command in.
-    #[error("its hooks cannot be run: it has no containers")]
+    #[error("the hooks of the pod cannot be run: the pod has no containers")]
     NoContainer,
     /// Invalid pod.
-    #[error("its hooks cannot be run: the pod cannot be read: {0}")]
+    #[error("the hooks of the pod cannot be run: the pod cannot be read: {0}")]
     Pod(#[from] serde_json::Error),
 }
 
@@ -52,7 +52,7 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidAnnotation {
     /// A command that looks like a list and is none.
-    #[error("begins with `[` but is no JSON list of texts")]
+    #[error("begins with `[` but is not a JSON list of strings")]
     NotAList,
     /// A command without a program.
     #[error("is an empty list")]
@@ -83,7 +83,7 @@ pub struct NegativeTimeout {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidHook {
     /// No command.
-    #[error("it has no command")]
+    #[error("no command is set")]
     NoCommand,
     /// Unknown consequence of a failure.
     #[error("onError is {0:?}: expected Continue or Fail")]
@@ -226,7 +226,7 @@ pub(crate) fn timeout(
 pub(crate) fn failure(executed: ExecOutcome) -> Option<String> {
     let ExecOutcome { failure, output } = executed;
     let Some(failure) = failure else {
-        tracing::debug!(bytes = output.len(), "the hook ended well");
+        tracing::debug!(bytes = output.len(), "the hook succeeded");
         return None;
     };
     let output = output.trim();

@@ -5,6 +5,7 @@
 //! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
 //! | [`delete`] | deletion of a backup: what may be deleted, and in which order |
 //! | [`action`] | built-in item actions |
+//! | [`backoff`] | growing pauses between attempts |
 //! | [`cluster`] | port to the API server: `bowline-cluster` |
 //! | [`csi`] | names of the snapshot API |
 //! | [`glob`] | patterns that users write, compiled once |
@@ -21,6 +22,7 @@
 //!   store; only a hash and the name of each are kept.
 
 pub mod action;
+pub mod backoff;
 pub mod backup;
 pub mod csi;
 pub mod delete;

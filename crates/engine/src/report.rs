@@ -4,10 +4,10 @@
 //! made from it; the log only repeats it.
 
 use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::{Messages, Results};
+use parking_lot::Mutex;
 
 /// Number of messages to keep per severity. Further ones are only counted and logged.
 const MAX_KEPT_MESSAGES: usize = 10_000;
@@ -79,7 +79,7 @@ impl Report {
             ReportSubject::Run => tracing::error!("{message}"),
             ReportSubject::Item(id) => tracing::error!(item = %id, "{message}"),
         }
-        self.lock().errors.add(Message::new(about, message));
+        self.inner.lock().errors.add(Message::new(about, message));
     }
 
     /// Reports that something was done differently than expected.
@@ -89,22 +89,22 @@ impl Report {
             ReportSubject::Run => tracing::warn!("{message}"),
             ReportSubject::Item(id) => tracing::warn!(item = %id, "{message}"),
         }
-        self.lock().warnings.add(Message::new(about, message));
+        self.inner.lock().warnings.add(Message::new(about, message));
     }
 
     /// Number of errors.
     pub fn error_count(&self) -> usize {
-        self.lock().errors.count
+        self.inner.lock().errors.count
     }
 
     /// Number of warnings.
     pub fn warning_count(&self) -> usize {
-        self.lock().warnings.count
+        self.inner.lock().warnings.count
     }
 
     /// Kept errors and warnings.
     pub fn messages(&self) -> (Vec<Message>, Vec<Message>) {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         (inner.errors.messages.clone(), inner.warnings.messages.clone())
     }
 
@@ -112,7 +112,7 @@ impl Report {
     /// lost because of that.
     #[must_use]
     pub fn take_all(&self) -> Self {
-        Self { inner: Mutex::new(std::mem::take(&mut *self.lock())) }
+        Self { inner: Mutex::new(std::mem::take(&mut *self.inner.lock())) }
     }
 
     /// Adds messages from elsewhere that are in the log already.
@@ -121,14 +121,14 @@ impl Report {
         errors: impl IntoIterator<Item = Message>,
         warnings: impl IntoIterator<Item = Message>,
     ) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         errors.into_iter().for_each(|message| inner.errors.add(message));
         warnings.into_iter().for_each(|message| inner.warnings.add(message));
     }
 
     /// Contents of the results file.
     pub fn results(&self) -> Results {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         Results { errors: inner.errors.to_messages(), warnings: inner.warnings.to_messages() }
     }
 
@@ -138,10 +138,6 @@ impl Report {
         let more = self.results();
         results.errors.merge(more.errors);
         results.warnings.merge(more.warnings);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,7 +169,7 @@ impl CountedMessages {
         }
         if self.count > MAX_KEPT_MESSAGES {
             let more = self.count - MAX_KEPT_MESSAGES;
-            messages.velero.push(format!("and {more} more, which are in the log"));
+            messages.velero.push(format!("and {more} more; see the log"));
         }
         messages
     }
@@ -207,7 +203,7 @@ mod tests {
     fn error_text_has_all_causes_once_and_as_they_are() {
         #[derive(Debug, thiserror::Error)]
         enum Step {
-            #[error("it cannot be created")]
+            #[error("the object cannot be created")]
             Create(#[source] Box<Self>),
             #[error("it is refused: {0}")]
             Refuse(#[source] Box<Self>),
@@ -215,7 +211,7 @@ mod tests {
             Rights,
         }
         let refused = Step::Refuse(Box::new(Step::Rights));
-        let expected = "it cannot be created: it is refused: no rights:\n{pods}";
+        let expected = "the object cannot be created: it is refused: no rights:\n{pods}";
         assert_eq!(error_text(&Step::Create(Box::new(refused))), expected);
         assert_eq!(error_text(&Step::Rights), "no rights:\n{pods}");
     }
@@ -268,6 +264,6 @@ mod tests {
         assert_eq!(report.error_count(), MAX_KEPT_MESSAGES + 5);
         let results = report.results();
         assert_eq!(results.errors.velero.len(), MAX_KEPT_MESSAGES + 1);
-        assert_eq!(results.errors.velero.last().unwrap(), "and 5 more, which are in the log");
+        assert_eq!(results.errors.velero.last().unwrap(), "and 5 more; see the log");
     }
 }

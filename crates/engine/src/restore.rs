@@ -70,6 +70,7 @@ use item::VisitReason;
 use order::{Priorities, Stage, Step};
 use outcome::{conclude, unwrap_report};
 use request::Request;
+use unpack::UnpackLimits;
 use volume::VolumeProgressReporter;
 
 pub use item_journal::leftover_volumes;
@@ -113,6 +114,8 @@ pub struct Options {
     pub items: usize,
     /// Directory for unnamed temporary files.
     pub scratch: PathBuf,
+    /// Limits on the contents of the archive.
+    pub unpack_limits: UnpackLimits,
     /// Namespace of the server, where actions find their ConfigMaps.
     pub namespace: String,
     /// Kinds to restore first and last.
@@ -143,16 +146,16 @@ pub enum Fatal {
         more: usize,
     },
     /// API discovery failed.
-    #[error("cannot discover what the cluster serves")]
+    #[error("cannot discover the resources of the cluster")]
     Discover(#[source] crate::cluster::Error),
     /// The hooks are invalid.
     #[error("invalid hooks")]
     Hooks(#[from] hook::InvalidHooks),
     /// The run was stopped. Another process can resume it.
-    #[error("stopped before it was done")]
+    #[error("the restore was stopped before it was complete")]
     Stopped,
     /// The run was canceled.
-    #[error("canceled before all items were restored")]
+    #[error("the restore was canceled before all items were restored")]
     Canceled,
 }
 
@@ -255,12 +258,16 @@ fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
 }
 
 /// The items of a step, filtered by kind, namespace and name.
-fn items_of(context: &Context, world: &ServedApi, step: &Step) -> (Stage, Vec<ResourceIdentifier>) {
+fn items_of(
+    context: &Context,
+    served_api: &ServedApi,
+    step: &Step,
+) -> (Stage, Vec<ResourceIdentifier>) {
     let mut items = Vec::new();
     for kind in &step.kinds {
         let Some(stored) = context.contents.kind(kind) else { continue };
         for (namespace, name) in stored.items() {
-            if world.filter.location(kind, namespace, name).is_restore() {
+            if served_api.filter.location(kind, namespace, name).is_restore() {
                 items.push(ResourceIdentifier {
                     group: kind.group.clone(),
                     resource: kind.resource.clone(),
@@ -283,9 +290,9 @@ async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
         if context.has_stopped() {
             break;
         }
-        let (shared, world) = (Arc::clone(context), Arc::clone(&served_api));
+        let (shared, served_api) = (Arc::clone(context), Arc::clone(&served_api));
         let task = async move {
-            item::visit(&shared, &world, id, VisitReason::Scheduled).await;
+            item::visit(&shared, &served_api, id, VisitReason::Scheduled).await;
             drop(place);
         };
         tasks.spawn(task.in_current_span());
@@ -302,6 +309,6 @@ fn report_task_failure(context: &Context, ended: Result<(), tokio::task::JoinErr
     if let Err(error) = ended {
         context
             .report
-            .error(ReportSubject::Run, format!("the restore of an item broke off: {error}"));
+            .error(ReportSubject::Run, format!("the restore of an item was aborted: {error}"));
     }
 }

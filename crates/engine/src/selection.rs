@@ -62,7 +62,7 @@ fn select<T: ?Sized>(
         };
         report.error(
             ReportSubject::Run,
-            format!("the action {name} takes no part: what it applies to is not known: {reason}"),
+            format!("the action {name} is not used: its resource selector is not known: {reason}"),
         );
     }
     actions

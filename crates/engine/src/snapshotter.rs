@@ -66,7 +66,7 @@ pub struct NoSnapshotters;
 #[async_trait]
 impl Snapshotters for NoSnapshotters {
     async fn open(&self, location: &str) -> Result<Snapshotter, OpenError> {
-        let reason = "there are no snapshotters here".to_owned();
+        let reason = "no snapshotters are available".to_owned();
         Err(OpenError { location: location.to_owned(), reason, is_retryable: false })
     }
 }
@@ -93,7 +93,7 @@ pub(crate) async fn delete(
     failpoint::hit(Point::SnapshotDeleted);
     match deleted {
         Ok(Err(error)) if error.code() == Code::NotFound => {
-            tracing::info!(snapshot = %id, "it was gone already");
+            tracing::info!(snapshot = %id, "the snapshot was already deleted");
             Ok(())
         }
         Ok(deleted) => Ok(deleted?),

@@ -27,34 +27,32 @@ const RETURN_ITEMS: &[Kind] = &[
 const V2: &[Kind] = &[Kind::BackupItemActionV2, Kind::RestoreItemActionV2];
 
 const RULES: &[Rule<ItemActionCheck>] = &[
-    Rule::new("tells what it applies to, the same each time", |action| {
+    Rule::new("AppliesTo returns the same selector each time", |action| {
         Box::pin(action.returns_a_selector())
     }),
     Rule::new("answers for the item", |action| Box::pin(action.executes())),
     Rule::for_kinds(RETURN_ITEMS, "returns an object of the same kind", |action| {
         Box::pin(ready(action.returns_same_kind()))
     }),
-    Rule::for_kinds(V2, "knows the progress of its operation at once", |action| {
+    Rule::for_kinds(V2, "Progress knows the operation at once", |action| {
         Box::pin(action.knows_its_operation())
     }),
-    Rule::for_kinds(V2, "knows its operation after a restart of its process", |action| {
+    Rule::for_kinds(V2, "Progress knows the operation after a restart of the process", |action| {
         Box::pin(action.knows_its_operation_after_a_restart())
     }),
-    Rule::for_kinds(V2, "accepts the cancellation of its operation, twice", |action| {
-        Box::pin(action.accepts_cancel())
-    }),
-    Rule::for_kinds(V2, "ends an operation that was cancelled", |action| {
+    Rule::for_kinds(V2, "Cancel can be repeated", |action| Box::pin(action.accepts_cancel())),
+    Rule::for_kinds(V2, "a canceled operation ends", |action| {
         Box::pin(action.ends_cancelled_operation())
-    }),
-    Rule::for_kinds(V2, "tells the same outcome of an ended operation each time", |action| {
-        Box::pin(action.keeps_the_outcome())
     }),
     Rule::for_kinds(
         V2,
-        "tells a permanent error as the progress of an unknown operation",
-        |action| Box::pin(action.refuses_unknown_operation()),
+        "Progress returns the same outcome of an ended operation each time",
+        |action| Box::pin(action.keeps_the_outcome()),
     ),
-    Rule::for_kinds(V2, "accepts the cancellation of an unknown operation", |action| {
+    Rule::for_kinds(V2, "Progress of an unknown operation returns a permanent error", |action| {
+        Box::pin(action.refuses_unknown_operation())
+    }),
+    Rule::for_kinds(V2, "Cancel accepts an unknown operation", |action| {
         Box::pin(action.accepts_cancel_of_unknown_operation())
     }),
     Rule::for_kinds(
@@ -66,7 +64,7 @@ const RULES: &[Rule<ItemActionCheck>] = &[
 ];
 
 const CANCEL_OPERATIONS: Rule<ItemActionCheck> =
-    Rule::new("accepts the cancellation of all that the check started", |action| {
+    Rule::new("Cancel accepts all operations that the check started", |action| {
         Box::pin(action.cancel_all())
     });
 

@@ -28,7 +28,9 @@ const URL_TTL: Duration = Duration::from_mins(10);
 const BROKEN_UPLOAD_SETTLE_TIME: Duration = Duration::from_millis(500);
 
 const RULES: &[Rule<ObjectStoreCheck>] = &[
-    Rule::new("takes its configuration", |store| Box::pin(store.accepts_its_configuration())),
+    Rule::new("Init accepts the configuration", |store| {
+        Box::pin(store.accepts_its_configuration())
+    }),
     Rule::new("returns a small object as it was put", |store| {
         Box::pin(store.returns_what_was_put("small", vec![Bytes::from_static(b"small")]))
     }),
@@ -39,8 +41,10 @@ const RULES: &[Rule<ObjectStoreCheck>] = &[
         let piece = |n| Bytes::from(vec![n; MIB]);
         Box::pin(store.returns_what_was_put("large", (0..8).map(piece).collect()))
     }),
-    Rule::new("tells that an object exists, or not", |store| Box::pin(store.reports_existence())),
-    Rule::new("makes a missing object an error of the call", |store| {
+    Rule::new("ObjectExists reports whether an object exists", |store| {
+        Box::pin(store.reports_existence())
+    }),
+    Rule::new("GetObject of a missing object returns an error", |store| {
         Box::pin(store.missing_object_is_an_error())
     }),
     Rule::new("lists the objects below a prefix", |store| Box::pin(store.lists_objects())),
@@ -49,7 +53,7 @@ const RULES: &[Rule<ObjectStoreCheck>] = &[
     Rule::new("keeps nothing of an upload that broke", |store| {
         Box::pin(store.broken_upload_leaves_no_object())
     }),
-    Rule::new("gives a signed URL", |store| Box::pin(store.gives_a_signed_url())),
+    Rule::new("CreateSignedURL returns a URL", |store| Box::pin(store.gives_a_signed_url())),
     Rule::new("deletes an object", |store| Box::pin(store.deletes())),
     Rule::new("puts and returns 16 objects at once", |store| {
         Box::pin(store.handles_concurrent_calls())
@@ -60,7 +64,7 @@ const RULES: &[Rule<ObjectStoreCheck>] = &[
 ];
 
 const CLEAN_UP: Rule<ObjectStoreCheck> =
-    Rule::new("deletes all that the check put", |store| Box::pin(store.clean_up()));
+    Rule::new("all objects of the check are deleted", |store| Box::pin(store.clean_up()));
 
 type ObjectStoreCheck = configured_plugin::ConfiguredCheck<CreatedObjects>;
 

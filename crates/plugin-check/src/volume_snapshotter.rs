@@ -18,43 +18,46 @@ use super::{Input, is_outcome_unknown, sample};
 const V2: &[Kind] = &[Kind::VolumeSnapshotterV2];
 
 const RULES: &[Rule<SnapshotterCheck>] = &[
-    Rule::new("takes its configuration", |check| Box::pin(check.accepts_its_configuration())),
-    Rule::new("knows no volume behind the PersistentVolume of another driver", |check| {
+    Rule::new("Init accepts the configuration", |check| {
+        Box::pin(check.accepts_its_configuration())
+    }),
+    Rule::new("GetVolumeID ignores PersistentVolumes of other drivers", |check| {
         Box::pin(check.ignores_foreign_volumes())
     }),
-    Rule::new("tells the type of a volume", |check| Box::pin(check.returns_volume_info())),
-    Rule::new("takes a snapshot", |check| Box::pin(check.creates_a_snapshot())),
-    Rule::for_kinds(V2, "returns the same snapshot for the same request", |check| {
+    Rule::new("GetVolumeInfo returns the type of the volume", |check| {
+        Box::pin(check.returns_volume_info())
+    }),
+    Rule::new("CreateSnapshot creates a snapshot", |check| Box::pin(check.creates_a_snapshot())),
+    Rule::for_kinds(V2, "CreateSnapshot returns the same snapshot for the same request", |check| {
         Box::pin(check.returns_same_snapshot_for_same_request())
     }),
-    Rule::for_kinds(V2, "tells the progress of a snapshot until it is complete", |it| {
+    Rule::for_kinds(V2, "Progress reports the snapshot until it is complete", |it| {
         Box::pin(it.completes_a_snapshot())
     }),
-    Rule::new("uploads a snapshot, and again after a restart of its process", |check| {
+    Rule::new("UploadSnapshot works, and again after a restart of the process", |check| {
         Box::pin(check.uploads_a_snapshot())
     }),
-    Rule::new("makes a volume from a snapshot", |check| Box::pin(check.creates_a_volume())),
-    Rule::new("finds the volume that it put behind a PersistentVolume", |it| {
+    Rule::new("CreateVolumeFromSnapshot creates a volume", |check| {
+        Box::pin(check.creates_a_volume())
+    }),
+    Rule::new("GetVolumeID returns the volume that SetVolumeID has set", |it| {
         Box::pin(it.finds_the_volume_it_set())
     }),
-    Rule::new("deletes a snapshot, twice", |check| Box::pin(check.deletes_a_snapshot())),
-    Rule::for_kinds(
-        V2,
-        "tells a permanent error as the progress of an unknown snapshot",
-        |check| Box::pin(check.refuses_unknown_snapshot()),
-    ),
-    Rule::for_kinds(V2, "accepts the cancellation of an unknown snapshot", |check| {
+    Rule::new("DeleteSnapshot can be repeated", |check| Box::pin(check.deletes_a_snapshot())),
+    Rule::for_kinds(V2, "Progress of an unknown snapshot returns a permanent error", |check| {
+        Box::pin(check.refuses_unknown_snapshot())
+    }),
+    Rule::for_kinds(V2, "Cancel accepts an unknown snapshot", |check| {
         Box::pin(check.accepts_cancel_of_unknown_snapshot())
     }),
 ];
 
 /// Remark for a plugin that does not implement `Progress`.
-const NO_PROGRESS_NOTE: &str = "it has no progress: a snapshot is complete when it has been taken";
+const NO_PROGRESS_NOTE: &str =
+    "Progress is not implemented: a snapshot is complete when CreateSnapshot returns";
 
 const CLEAN_UP: Rule<SnapshotterCheck> =
-    Rule::new("leaves no snapshot, and no volume that it has not named", |it| {
-        Box::pin(it.clean_up())
-    });
+    Rule::new("the check leaves no snapshot and no unknown volume", |it| Box::pin(it.clean_up()));
 
 type SnapshotterCheck = configured_plugin::ConfiguredCheck<CreatedSnapshots>;
 
@@ -108,9 +111,7 @@ impl SnapshotterCheck {
     async fn ignores_foreign_volumes(&mut self) -> RuleOutcome {
         match self.api.get_volume_id(&foreign_volume()?).await? {
             None => HOLDS,
-            Some(volume) => {
-                Err(RuleFailure::Broken(format!("it says that it is its volume {volume}")))
-            }
+            Some(volume) => Err(RuleFailure::Broken(format!("it returned the volume {volume}"))),
         }
     }
 
@@ -131,7 +132,7 @@ impl SnapshotterCheck {
         if first == second {
             return HOLDS;
         }
-        Err(RuleFailure::Broken(format!("it made {first}, then {second}")))
+        Err(RuleFailure::Broken(format!("it returned {first}, then {second}")))
     }
 
     async fn completes_a_snapshot(&mut self) -> RuleOutcome {
@@ -174,7 +175,7 @@ impl SnapshotterCheck {
             self.created.snapshot_with_unknown_volume = None;
         }
         let volume = volume?;
-        let remark = format!("volume {volume} is left: no plugin can be asked to delete a volume");
+        let remark = format!("volume {volume} is left over: no plugin call deletes a volume");
         self.created.volume = Some(volume);
         Ok(Some(remark))
     }
@@ -182,7 +183,8 @@ impl SnapshotterCheck {
     async fn finds_the_volume_it_set(&mut self) -> RuleOutcome {
         let given = self.input.persistent_volume.clone();
         let is_ours = given.is_none();
-        let skip_reason = "it is not for the sample; give one of its own with --persistent-volume";
+        let skip_reason =
+            "the sample PersistentVolume is not of this plugin; pass one with --persistent-volume";
         let persistent_volume = given.map_or_else(foreign_volume, Ok)?;
         let made_up = || VolumeId::new(sample::NAME);
         let Some(volume) = self.created.volume.clone().or_else(made_up) else {
@@ -195,10 +197,12 @@ impl SnapshotterCheck {
         match self.api.get_volume_id(&changed).await? {
             Some(found) if found == volume => HOLDS,
             None if is_ours => Err(RuleFailure::skipped(skip_reason)),
-            Some(found) => {
-                Err(RuleFailure::Broken(format!("it put {volume} there and found {found}")))
-            }
-            None => Err(RuleFailure::Broken(format!("it put {volume} there and found none"))),
+            Some(found) => Err(RuleFailure::Broken(format!(
+                "SetVolumeID set {volume}, and GetVolumeID returned {found}"
+            ))),
+            None => Err(RuleFailure::Broken(format!(
+                "SetVolumeID set {volume}, and GetVolumeID returned none"
+            ))),
         }
     }
 
@@ -258,7 +262,7 @@ impl SnapshotterCheck {
     }
 
     fn require_volume(&self) -> Result<VolumeId, RuleFailure> {
-        let none = || RuleFailure::skipped("no volume is given; name one with --volume");
+        let none = || RuleFailure::skipped("no volume is given; pass one with --volume");
         self.input.volume.clone().ok_or_else(none)
     }
 

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bowline_plugin::{
     BackupItemAction, Code, Config, DeleteItemAction, Error, ItemBlockAction, Kind, Name,
     ObjectStore, RestoreItemAction, VolumeSnapshotter,
 };
 use futures::future::join_all;
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::task::AbortHandle;
 
@@ -122,7 +123,7 @@ impl Inner {
         let Some(plugin) = self.registry.find(family, &name) else { return Ok(None) };
         let hash = fingerprint(&config).await?;
         let key = (plugin.command.clone(), plugin.kind, name, hash);
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = self.configured.lock();
         let slot = configured.entry(key).or_insert_with(|| {
             let purpose = Purpose::Configured { plugin: plugin.clone(), config };
             Arc::new(Slot::new(&plugin.command, Arc::clone(&self.options), purpose))
@@ -133,12 +134,12 @@ impl Inner {
     /// Removes processes that have ended and that have no callers left, as after a change of
     /// credentials.
     fn remove_unused(&self) {
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = self.configured.lock();
         configured.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.is_alive());
     }
 
     fn drain_configured(&self) -> Vec<Arc<Slot>> {
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = self.configured.lock();
         configured.drain().map(|(_, slot)| slot).collect()
     }
 }
@@ -188,7 +189,7 @@ impl PluginRun {
     /// Ends the processes of this run, and waits until they have ended.
     pub async fn shut_down(self) {
         let slots: Vec<Arc<Slot>> = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = self.slots.lock();
             slots.drain().map(|(_, slot)| slot).collect()
         };
         join_all(slots.iter().map(|slot| slot.close())).await;
@@ -210,7 +211,7 @@ impl PluginRun {
 
     /// All item actions of a binary share a process.
     fn slot(&self, command: &Path) -> Arc<Slot> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         let new = || {
             let is_here = |plugin: &&Plugin| plugin.command == command && !plugin.kind.needs_init();
             let plugins = self.inner.registry.plugins().iter().filter(is_here).cloned().collect();
@@ -251,7 +252,7 @@ async fn stop_idle_processes(inner: Weak<Inner>) {
         tokio::time::sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
         let slots: Vec<Arc<Slot>> = {
-            let configured = inner.configured.lock().unwrap_or_else(PoisonError::into_inner);
+            let configured = inner.configured.lock();
             configured.values().cloned().collect()
         };
         for slot in slots {

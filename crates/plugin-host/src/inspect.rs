@@ -89,9 +89,9 @@ pub async fn registry(command: &Path, options: &Options) -> Result<Registry, Pro
 fn not_a_program_reason(command: &Path) -> Option<&'static str> {
     let metadata = command.metadata().ok()?;
     if metadata.is_dir() {
-        return Some("it is a directory");
+        return Some("the file is a directory");
     }
-    (metadata.permissions().mode() & 0o111 == 0).then_some("it is not executable")
+    (metadata.permissions().mode() & 0o111 == 0).then_some("the file is not executable")
 }
 
 /// The items that an action of any kind applies to.

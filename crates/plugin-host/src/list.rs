@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use bowline_plugin::Class;
 use bowline_plugin_wire::client;
 use futures::StreamExt as _;
@@ -17,10 +18,9 @@ use crate::{Options, discover};
 
 /// Number of binaries that are asked at a time.
 const CONCURRENT_STARTS: usize = 4;
-/// Maximum number of retries for one binary.
-const MAX_RETRIES: usize = 5;
-/// The pause before the first retry. It doubles.
-const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Retries for one binary.
+const RETRIES: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_secs(1)).with_max_times(5);
 
 /// Failure of a binary to list its plugins.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) async fn list_all(options: &Options) -> Registry {
         registry.report_unlisted(path, format!("the folder cannot be read: {error}"));
     }
     for path in &files.ignored {
-        tracing::warn!(path = %path.display(), "not executable, so no plugin");
+        tracing::warn!(path = %path.display(), "file ignored: not executable, so not a plugin");
     }
     // Concurrently, so that a binary that hangs delays few others; the results are kept in order.
     let mut listings: Vec<Listing> = futures::stream::iter(&files.executables)
@@ -66,8 +66,7 @@ pub(crate) async fn list_all(options: &Options) -> Registry {
 
 /// Retries the binaries that failed transiently.
 async fn retry_failed_listings(commands: &[PathBuf], listings: &mut [Listing], options: &Options) {
-    let mut pause = FIRST_RETRY_PAUSE;
-    for _ in 0..MAX_RETRIES {
+    for pause in RETRIES.build() {
         let mut to_retry = Vec::new();
         for (index, (command, listing)) in commands.iter().zip(&*listings).enumerate() {
             match listing {
@@ -75,7 +74,7 @@ async fn retry_failed_listings(commands: &[PathBuf], listings: &mut [Listing], o
                     if discover::is_program(command) =>
                 {
                     let command = command.display();
-                    tracing::warn!("plugin {command}: {reason}; it is asked again in {pause:?}");
+                    tracing::warn!("plugin {command}: {reason}; retrying in {pause:?}");
                     to_retry.push(index);
                 }
                 _ => {}
@@ -85,7 +84,6 @@ async fn retry_failed_listings(commands: &[PathBuf], listings: &mut [Listing], o
             return;
         }
         tokio::time::sleep(pause).await;
-        pause *= 2;
         let retries = to_retry.into_iter().map(|index| async move {
             let listing = list_plugins_of(&commands[index], options).await;
             (index, listing)
@@ -111,11 +109,11 @@ pub async fn list_plugins_of(
     let listing = match tokio::time::timeout(limit, request).await {
         Ok(Ok(listing)) => Ok(listing),
         Ok(Err(error)) => Err(ListingFailure {
-            reason: format!("it cannot list its plugins: {error}"),
+            reason: format!("the binary cannot list its plugins: {error}"),
             is_transient: matches!(error.class(), Class::Transient | Class::Unclear),
         }),
         Err(_) => Err(ListingFailure {
-            reason: format!("it did not list its plugins within {} s", limit.as_secs_f32()),
+            reason: format!("the binary did not list its plugins within {} s", limit.as_secs_f32()),
             is_transient: true,
         }),
     };

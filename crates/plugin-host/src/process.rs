@@ -14,13 +14,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_plugin_wire::{Connection, client, handshake};
 use futures::StreamExt as _;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{Notify, watch};
@@ -45,10 +46,10 @@ const QUOTE_CHARS: usize = 300;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The system refused.
-    #[error("it cannot be started")]
+    #[error("the process cannot be started")]
     Spawn(#[source] std::io::Error),
     /// The process ended before its handshake.
-    #[error("it ended before its handshake ({status}){}", said(words))]
+    #[error("the process ended before its handshake ({status}){}", said(words))]
     Ended {
         /// Its exit status.
         status: String,
@@ -56,7 +57,7 @@ pub enum StartError {
         words: String,
     },
     /// No handshake in time.
-    #[error("it gave no handshake within {} s{}", waited.as_secs_f32(), said(words))]
+    #[error("no handshake within {} s{}", waited.as_secs_f32(), said(words))]
     Silent {
         /// The time limit.
         waited: Duration,
@@ -64,10 +65,10 @@ pub enum StartError {
         words: String,
     },
     /// Invalid handshake.
-    #[error("its handshake is wrong")]
+    #[error("invalid handshake")]
     Handshake(#[source] handshake::HandshakeError),
     /// The socket named in the handshake does not accept connections.
-    #[error("its socket cannot be connected to")]
+    #[error("cannot connect to the socket")]
     Connect(#[source] bowline_plugin::Error),
 }
 
@@ -186,7 +187,10 @@ impl Process {
         let request = client::shutdown(&self.connection);
         let _ = tokio::time::timeout(self.stop_limit, request).await;
         if self.wait_for_end(self.stop_limit).await.is_none() {
-            tracing::warn!(command = %self.command.display(), "plugin does not stop, killing it");
+            tracing::warn!(
+                command = %self.command.display(),
+                "the plugin does not stop; killing its process"
+            );
             self.kill.notify_one();
             self.wait_for_end(self.stop_limit).await;
         }
@@ -252,7 +256,7 @@ async fn read_handshake(
     drains: &mut JoinSet<()>,
 ) -> Result<RemovedWhenDropped, StartError> {
     let Some(stdout) = child.stdout.take() else {
-        return Err(StartError::Spawn(std::io::Error::other("it has no standard output")));
+        return Err(StartError::Spawn(std::io::Error::other("the process has no standard output")));
     };
     let mut stdout = BufReader::new(stdout);
     let line = first_line(&mut stdout).await.map_err(StartError::Spawn)?;
@@ -363,7 +367,7 @@ impl LastLines {
         if line.trim().is_empty() {
             return;
         }
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.len() == LAST_LINES {
             lines.pop_front();
         }
@@ -372,7 +376,7 @@ impl LastLines {
 
     /// The last line that mentions a failure, otherwise the last one.
     fn most_informative_line(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         let failure = |line: &&String| {
             ["panic: ", "fatal error: ", "rror"].iter().any(|word| line.contains(word))
         };

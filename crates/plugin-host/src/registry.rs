@@ -18,9 +18,9 @@ pub type ListedEntry = Result<(Kind, Name), InvalidListing>;
 /// A plugin that was listed before.
 #[derive(Debug, thiserror::Error)]
 enum DuplicatePlugin {
-    #[error("it lists {kind} {name}, twice")]
+    #[error("the binary lists {kind} {name} twice")]
     SameBinary { kind: Kind, name: Name },
-    #[error("it lists {kind} {name}, but {} has it already", first.display())]
+    #[error("the binary lists {kind} {name}, which {} already provides", first.display())]
     OtherBinary { kind: Kind, name: Name, first: PathBuf },
 }
 
@@ -82,7 +82,7 @@ impl Registry {
     /// Adds the listing of a binary.
     pub fn add(&mut self, command: &Path, listing: &[ListedEntry]) {
         if listing.is_empty() {
-            self.report(command, "it lists no plugins".to_owned());
+            self.report(command, "the binary lists no plugins".to_owned());
         }
         for listed in listing {
             match listed {
@@ -230,9 +230,10 @@ mod tests {
             [
                 "plugin /bad: plugin x.io/odd: unknown plugin kind `SnapshotItemAction`",
                 "plugin /bad: ObjectStore: `noslash` is no name of a plugin: it must have the form <DNS name>/<name>",
-                "plugin /bad: it lists ObjectStore x.io/store, but /good has it already",
-                "plugin /bad: it lists DeleteItemAction x.io/del, twice",
-                "plugin /empty: it lists no plugins",
+                "plugin /bad: the binary lists ObjectStore x.io/store, which /good already \
+                 provides",
+                "plugin /bad: the binary lists DeleteItemAction x.io/del twice",
+                "plugin /empty: the binary lists no plugins",
             ]
         );
         let all: Vec<&Plugin> = registry.plugins().iter().collect();

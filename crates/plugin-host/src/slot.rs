@@ -222,7 +222,7 @@ impl Slot {
         }
         running.mark_unreachable();
         error.context(format_args!(
-            "{}: the connection broke in {}",
+            "{}: the connection was lost in {}",
             self.plugin_label(),
             call.method
         ))

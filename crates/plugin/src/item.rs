@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::nesting;
 
@@ -64,6 +65,12 @@ impl Item {
     /// Writes an object as JSON. The object must have its `apiVersion` and `kind`.
     pub fn from_object(object: &impl Serialize) -> Result<Self, InvalidItem> {
         Self::from_json(serde_json::to_vec(object)?)
+    }
+
+    /// Like [`Item::from_object`], for an object that is JSON already: its kind is looked up instead of parsed.
+    pub fn from_value(object: &Value) -> Result<Self, InvalidItem> {
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+        Self::from_read_json(serde_json::to_vec(object)?.into(), kind)
     }
 
     /// Parses the item into a type: one of Kubernetes' own, or `serde_json::Value`. A deeply nested
@@ -140,6 +147,23 @@ fn check_json_object(json: &Bytes) -> Result<(), InvalidItem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn value_with_a_kind_is_an_item() {
+        for value in [
+            serde_json::json!({"kind": "Pod", "metadata": {"name": "a"}}),
+            serde_json::json!({"kind": ""}),
+            serde_json::json!({"kind": 1}),
+            serde_json::json!({}),
+            serde_json::json!(["kind"]),
+        ] {
+            match (Item::from_value(&value), Item::from_object(&value)) {
+                (Ok(item), Ok(expected)) => assert_eq!(item, expected),
+                (Err(_), Err(_)) => {}
+                differing => panic!("{value}: {differing:?}"),
+            }
+        }
+    }
 
     #[test]
     fn item_is_an_object_with_a_kind() {

@@ -4,13 +4,13 @@
 //! undone. So before a deletion that depends on the time, the clock is compared with that of the
 //! API server, which sends its time with every response.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Request, header};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 /// Maximum difference of two clocks.
@@ -43,14 +43,14 @@ impl ClusterClock {
 
     /// Compares the clocks. Uses a cached response if it is recent.
     pub(crate) async fn compare(&self) -> ClockComparison {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.lock();
         if let Some((at, clocks)) = last
             && at.elapsed() < CACHE_TTL
         {
             return clocks;
         }
         let clocks = self.compare_uncached().await;
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         *last = Some((Instant::now(), clocks));
         clocks
     }

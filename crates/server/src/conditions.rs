@@ -105,7 +105,7 @@ fn completed_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
         }
         RunState::Ended(end) => Some(ConditionValue::when_false(end.as_str(), run.message)),
         RunState::Running(reason) => {
-            Some(ConditionValue { status: "Unknown", reason, message: "it is not over" })
+            Some(ConditionValue { status: "Unknown", reason, message: "run in progress" })
         }
         RunState::Deleting => None,
     }
@@ -116,20 +116,20 @@ fn canceling_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
         (CancelState::NotRequested, _) => None,
         (_, RunState::Running(_)) => Some(ConditionValue::when_true(
             "Asked",
-            "it was asked to stop, and so were its operations",
+            "cancellation requested; operations are being canceled",
         )),
-        _ => Some(ConditionValue::when_false("Ended", "it is over")),
+        _ => Some(ConditionValue::when_false("Ended", "run ended")),
     }
 }
 
 fn canceled_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
     match (run.cancel, run.state) {
         (CancelState::Effective, RunState::Ended(TerminalPhase::Failed)) => {
-            Some(ConditionValue::when_true("Asked", "it stopped because it was asked to"))
+            Some(ConditionValue::when_true("Asked", "run canceled on request"))
         }
-        (CancelState::Requested | CancelState::Effective, RunState::Ended(_)) => Some(
-            ConditionValue::when_false("Ended", "it ended by itself before it could be stopped"),
-        ),
+        (CancelState::Requested | CancelState::Effective, RunState::Ended(_)) => {
+            Some(ConditionValue::when_false("Ended", "run ended before it could be canceled"))
+        }
         // The condition may become true; until then it is omitted.
         _ => None,
     }

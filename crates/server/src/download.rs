@@ -6,8 +6,8 @@
 //! becomes a path.
 //!
 //! # Limits
-//! A connection serves one request. The number of open connections is limited, further ones wait; a
-//! client that sends no request, or does not read the answer, is disconnected.
+//! A connection serves one request. The number of open connections is limited: a new one replaces one
+//! without a valid link, or is refused. A client that sends no request, or does not read the answer, is disconnected.
 
 use std::collections::VecDeque;
 use std::io;
@@ -78,18 +78,19 @@ pub enum Error {
     },
     /// Address that clients cannot use in a link.
     #[error(
-        "downloads are served at {0}, which is no address that a client can use: say with \
-         `--download-url` under which they reach it"
+        "downloads are served at {0}, which clients cannot reach; set the address for clients \
+         with `--download-url`"
     )]
     NoUrl(SocketAddr),
     /// Plain HTTP, which would expose whole Secrets.
     #[error(
-        "downloads at {0} would be sent in plain text, with all Secrets of the backups: serve them behind TLS, \
-         and say with `--download-url https://…` where, or on a loopback address"
+        "downloads at {0} would be sent in plain text, with all Secrets of the backups; serve \
+         them behind TLS and set its address with `--download-url https://…`, or serve them on a \
+         loopback address"
     )]
     PlainText(SocketAddr),
     /// Invalid download URL.
-    #[error("`--download-url` must begin with http:// or https://, and be without `?` and `#`")]
+    #[error("`--download-url` must begin with http:// or https:// and must not contain `?` or `#`")]
     Url,
     /// Key that is too short.
     #[error(transparent)]
@@ -149,7 +150,7 @@ impl Server {
                 return;
             }
         };
-        tracing::info!(address = %self.address, "serves downloads");
+        tracing::info!(address = %self.address, "serving downloads");
         let mut connections = JoinSet::new();
         let mut open = VecDeque::new();
         loop {
@@ -161,9 +162,7 @@ impl Server {
                 Ok((stream, _)) => {
                     if !make_room(&mut open) {
                         // All of them are running downloads with valid links.
-                        tracing::debug!(
-                            "too many downloads are under way, so a connection was refused"
-                        );
+                        tracing::debug!("connection refused: too many downloads are in progress");
                         continue;
                     }
                     let (store, key) = (Arc::clone(&store), self.key.clone());
@@ -264,7 +263,7 @@ async fn serve_connection(stream: TcpStream, files: DownloadState, limits: Timeo
         // A client may disconnect at any time.
         _ = connection => {}
         () = wait_until_idle(&chunks_sent, limits.idle) => {
-            tracing::debug!("a download was given up, since nothing of it was taken");
+            tracing::debug!("download aborted: the client does not read");
         }
     }
 }
@@ -292,7 +291,7 @@ async fn send_file(State(files): State<DownloadState>, Path(token): Path<String>
     let stream = match files.store.get_object(&grant.bucket, &grant.key).await {
         Ok(stream) => stream,
         Err(error) if error.code() == Code::NotFound => {
-            return refuse(StatusCode::NOT_FOUND, &"there is no such file");
+            return refuse(StatusCode::NOT_FOUND, &"the file does not exist");
         }
         Err(error) => {
             tracing::warn!(key = grant.key, error = error.message(), "cannot serve a download");

@@ -51,11 +51,11 @@ mod tests {
         let status = Status::failure("you may not list that", "Forbidden").with_code(403);
         let error = kube::Error::Api(Box::new(status));
         assert_eq!(status_message(&error), "you may not list that");
-        assert_eq!(status_message(&WrappedError(error)), "cannot look: you may not list that");
+        assert_eq!(status_message(&WrappedError(error)), "cannot list: you may not list that");
     }
 
     #[derive(Debug, thiserror::Error)]
-    #[error("cannot look")]
+    #[error("cannot list")]
     struct WrappedError(#[source] kube::Error);
 
     #[test]

@@ -71,6 +71,8 @@ pub enum Milestone {
     NotSynced,
     /// The backup has expired, but its deletion is on hold.
     RetentionHeld,
+    /// Scratch files of the run cannot be deleted.
+    ScratchFilesLeft,
     /// The run waits for its bucket.
     BucketLost,
     /// The run resumes after a restart of the server.
@@ -104,27 +106,28 @@ impl Milestone {
         }
     }
 
-    /// Event of a milestone.
+    /// Event of a milestone of an object.
     ///
     /// The recorder merges Events with the same reason and action: it counts them and keeps the
     /// text of the first. So milestones to be shown separately have different actions.
-    pub fn event(self) -> Event {
+    pub fn event<K: Resource<DynamicType = ()>>(self, object: &K) -> Event {
         let normal = |reason: &str, note: String| (EventType::Normal, reason.to_owned(), note);
         let mut action = None;
         let mut set_distinct_action = |what: &str, number: &dyn fmt::Display| {
             action = Some(format!("{what}{number}"));
         };
         let (type_, reason, note) = match self {
-            Self::Started => normal("Started", "it has started".to_owned()),
+            Self::Started => normal("Started", "run started".to_owned()),
             Self::Progress { percent, items_done, items_total } => {
                 set_distinct_action("Progress", &percent);
-                let note =
-                    format!("past {percent} %: {items_done} of {items_total} items known so far");
+                let note = format!(
+                    "at least {percent} % done: {items_done} of {items_total} items known so far"
+                );
                 normal("Progress", note)
             }
             Self::OperationsStarted { count } => {
                 let operations = if count == 1 { "operation" } else { "operations" };
-                let note = format!("waits for {count} {operations} of plugins");
+                let note = format!("waiting for {count} {operations} of plugins");
                 normal("OperationsStarted", note)
             }
             Self::OperationsProgress { ended, total } => {
@@ -133,55 +136,61 @@ impl Milestone {
                 normal("OperationsProgress", note)
             }
             Self::Ended { phase: TerminalPhase::Completed } => {
-                normal("Completed", "it has ended as Completed".to_owned())
+                normal("Completed", "run completed".to_owned())
             }
             Self::Ended { phase } => {
-                let note = format!("it has ended as {}; its status says why", phase.as_str());
+                let noun = K::kind(&()).to_lowercase();
+                let name = object.meta().name.as_deref().unwrap_or_default();
+                let phase_name = phase.as_str();
+                let note =
+                    format!("run ended as {phase_name}; see `bowline {noun} describe {name}`");
                 (EventType::Warning, phase.as_str().to_owned(), note)
             }
             Self::WaitingForNamespaces { count } => {
                 set_distinct_action("WaitingForNamespaces", &count);
-                let (namespaces, are, them) = match count {
-                    1 => ("namespace", "is", "it"),
-                    _ => ("namespaces", "are", "them"),
+                let (namespaces, are) = match count {
+                    1 => ("namespace", "is"),
+                    _ => ("namespaces", "are"),
                 };
                 let note = format!(
-                    "the restore waits until {count} {namespaces} that it restores into, and that {are} \
-                     being deleted, {are} gone; its log names {them}"
+                    "waiting for {count} {namespaces} of the restore that {are} being deleted; see the \
+                     log of the restore"
                 );
                 (EventType::Warning, "WaitingForNamespaces".to_owned(), note)
             }
-            Self::Canceling => normal("Canceling", "it was asked to stop".to_owned()),
-            Self::Canceled => {
-                normal("Canceled", "it has stopped, because it was asked to".to_owned())
-            }
-            Self::Deleting => normal("Deleting", "it is being deleted".to_owned()),
+            Self::Canceling => normal("Canceling", "cancellation requested".to_owned()),
+            Self::Canceled => normal("Canceled", "run canceled on request".to_owned()),
+            Self::Deleting => normal("Deleting", "deletion started".to_owned()),
             Self::NotDeleted => {
-                let note = "it could not be deleted; its DeleteBackupRequest says why".to_owned();
+                let note = "deletion failed; see the status of the DeleteBackupRequest".to_owned();
                 (EventType::Warning, "NotDeleted".to_owned(), note)
             }
             Self::NotSynced => {
-                let note =
-                    "its backups could not be brought into the cluster; the condition Synced \
-                            says why"
-                        .to_owned();
+                let note = "backups could not be synced into the cluster; see the condition Synced"
+                    .to_owned();
                 (EventType::Warning, "NotSynced".to_owned(), note)
             }
             Self::RetentionHeld => {
-                let note = "it has expired and is not deleted for now: too many expire at once, or the \
-                            clocks of the server and of the API server differ; the log of the server \
-                            says which"
-                    .to_owned();
+                let note =
+                    "the backup has expired and is not deleted yet: too many backups expire at \
+                     once, or the clocks of the server and the API server differ; see the log of \
+                     the server"
+                        .to_owned();
                 (EventType::Warning, "RetentionHeld".to_owned(), note)
+            }
+            Self::ScratchFilesLeft => {
+                let note = "scratch files stay in the bucket, because they cannot be deleted; the server's log names \
+                            them";
+                (EventType::Warning, "ScratchFilesLeft".to_owned(), note.to_owned())
             }
             Self::BucketLost => {
                 let note =
-                    "waiting for the bucket, which cannot be used; the server's log says why";
+                    "waiting for the bucket, which is unavailable; see the log of the server";
                 (EventType::Warning, "BucketLost".to_owned(), note.to_owned())
             }
             Self::Resumed { attempt } => {
                 set_distinct_action("Resumed", &attempt);
-                normal("Resumed", format!("it goes on after an interruption, attempt {attempt}"))
+                normal("Resumed", format!("run resumed, attempt {attempt}"))
             }
         };
         let action = action.unwrap_or_else(|| reason.clone());
@@ -206,7 +215,7 @@ impl Events {
     where
         K: Resource<DynamicType = ()>,
     {
-        let (event, reference) = (milestone.event(), run.object_ref(&()));
+        let (event, reference) = (milestone.event(run), run.object_ref(&()));
         let reason = &event.reason;
         match tokio::time::timeout(PUBLISH_TIMEOUT, self.recorder.publish(&event, &reference)).await
         {

@@ -37,7 +37,7 @@ pub struct Fence {
 
 /// Closed fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this server does not hold the lease any more, so it may not do that")]
+#[error("this server no longer holds the Lease, so the write was not sent")]
 pub struct FenceClosed;
 
 impl Default for Fence {

@@ -100,24 +100,24 @@ impl LeaseTimings {
 pub enum Error {
     /// Contradictory timings.
     #[error(
-        "a lease that is renewed each {:?}, given up after {:?} and lasts {:?} cannot be kept: each \
+        "invalid Lease times: retry period {:?}, renew deadline {:?}, Lease duration {:?}; each \
          must be longer than the one before",
         .0.renew_interval, .0.renew_deadline, .0.duration
     )]
     Timings(LeaseTimings),
     /// Duration above [`MAX_DURATION`].
     #[error(
-        "a lease that lasts {0:?} leaves nobody at work for that long after a server has died: let it \
-         last at most {MAX_DURATION:?}"
+        "invalid Lease duration {0:?}: after a crash, no server would be active for that long; \
+         use at most {MAX_DURATION:?}"
     )]
     TooLong(Duration),
     /// Missing identity of the server.
-    #[error("a server needs a name to hold the lease `{NAME}`, and this one's is empty")]
+    #[error("the identity of this server is empty, and the Lease `{NAME}` needs one")]
     NoIdentity,
     /// Missing permissions of the server's role.
     #[error(
-        "may not use the lease `{NAME}`: let the role of the server have the verbs `get`, `create` \
-         and `patch` on `leases` of `coordination.k8s.io` in the namespace `{namespace}`"
+        "the server may not use the Lease `{NAME}`; give its role the verbs `get`, `create` and \
+         `patch` on `leases` of `coordination.k8s.io` in namespace `{namespace}`"
     )]
     Forbidden {
         /// Namespace of the lease.
@@ -126,7 +126,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// The API server rejects the lease.
-    #[error("the API server refuses the lease `{NAME}` in the namespace `{namespace}`")]
+    #[error("the API server refuses the Lease `{NAME}` in namespace `{namespace}`")]
     Refused {
         /// Namespace of the lease.
         namespace: String,
@@ -198,7 +198,7 @@ impl LeaseGuard {
                     let trouble = trouble.retryable_or_error(namespace)?;
                     if error_log.is_due("", Instant::now()) {
                         let error = status_message(&trouble);
-                        tracing::warn!(error, "cannot get the lease `{NAME}`, trying again");
+                        tracing::warn!(error, "cannot acquire the Lease `{NAME}`; retrying");
                     }
                     terms.renew_interval
                 }
@@ -222,11 +222,13 @@ impl LeaseGuard {
         self.renewer.shutdown().await;
         let released = timeout(RELEASE_TIMEOUT, self.object.release(&self.term)).await;
         match object::flatten_timeout(released, RELEASE_TIMEOUT) {
-            Ok(true) => tracing::info!("gave back the lease `{NAME}`"),
-            Ok(false) => tracing::info!("the lease `{NAME}` is no longer ours to give back"),
+            Ok(true) => tracing::info!("released the Lease `{NAME}`"),
+            Ok(false) => {
+                tracing::info!("the Lease `{NAME}` is not released: another server holds it");
+            }
             Err(trouble) => tracing::warn!(
                 error = status_message(&trouble),
-                "cannot give back the lease `{NAME}`, so the next server has to wait for its end"
+                "cannot release the Lease `{NAME}`; the next server waits until it expires"
             ),
         }
     }
@@ -249,7 +251,7 @@ impl LeaseGuard {
             // Cancels however this task ends.
             let _at_the_end = (closing, at_the_end);
             let loss = renewing.await;
-            tracing::error!("lost the lease `{NAME}`: {loss}");
+            tracing::error!("lost the Lease `{NAME}`: {loss}");
         });
         Self { object, term, lost, renewer: keeper }
     }
@@ -298,7 +300,7 @@ impl<'a> LeaseCandidate<'a> {
             LeaseDecision::Acquire(reason) => self.acquire(record, reason).await,
             LeaseDecision::Wait { holder, remaining: left } => {
                 if self.holder_log.is_due(holder, now) {
-                    tracing::info!(holder, "waiting for the lease `{NAME}`");
+                    tracing::info!(holder, "waiting for the Lease `{NAME}`");
                 }
                 Ok(AcquireStep::Retry(left.min(self.terms.renew_interval)))
             }
@@ -317,7 +319,7 @@ impl<'a> LeaseCandidate<'a> {
         let Some(record) = object::flatten_timeout(written, limit)? else {
             return Ok(AcquireStep::Retry(CONFLICT_PAUSE));
         };
-        tracing::info!(identity = self.identity, "took the lease `{NAME}`: {reason}");
+        tracing::info!(identity = self.identity, "acquired the Lease `{NAME}`: {reason}");
         Ok(AcquireStep::Acquired(record, sent))
     }
 }

@@ -16,7 +16,7 @@ mod credentials;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::backup_storage_location::ObjectStorageLocation;
@@ -27,6 +27,7 @@ use bowline_store::backend::{self, BUCKET, BuiltIn, CREDENTIALS_FILE, InvalidLoc
 use bowline_store::{BackupStore, Prefix};
 use k8s_openapi::api::core::v1::{Secret, SecretKeySelector};
 use kube::{Api, Client, ResourceExt as _};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
@@ -58,7 +59,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// Missing Secret.
-    #[error("there is no Secret `{0}` in the namespace of the server")]
+    #[error("Secret `{0}` does not exist in the namespace of the server")]
     NoSecret(String),
     /// Missing key in a Secret.
     #[error("the Secret `{name}` has no key `{key}`")]
@@ -208,12 +209,12 @@ impl Locations {
     /// Removes a failed location from the cache, so that it is opened again the next time.
     pub fn evict(&self, location: &BackupStorageLocation) {
         let name = location.name_any();
-        self.cache().retain(|_, opened| opened.location != name);
+        self.cache.lock().retain(|_, opened| opened.location != name);
     }
 
     /// Releases everything that belongs to other locations than these.
     pub fn retain_locations(&self, locations: &[String]) {
-        self.cache().retain(|_, opened| locations.contains(&opened.location));
+        self.cache.lock().retain(|_, opened| locations.contains(&opened.location));
         self.files.retain_locations(locations);
     }
 
@@ -242,7 +243,7 @@ impl Locations {
 
     fn cached(&self, fingerprint: &Fingerprint) -> Option<BackupStore> {
         let now = Instant::now();
-        let mut opened = self.cache();
+        let mut opened = self.cache.lock();
         opened.retain(|_, opened| now.duration_since(opened.opened_at) < CACHE_TTL);
         let found = opened.get_mut(fingerprint)?;
         found.last_used = now;
@@ -251,7 +252,7 @@ impl Locations {
 
     fn insert_cached(&self, fingerprint: Fingerprint, location: String, store: BackupStore) {
         let now = Instant::now();
-        let mut opened = self.cache();
+        let mut opened = self.cache.lock();
         while opened.len() >= MAX_CACHED_STORES {
             let longest_unused = opened.iter().min_by_key(|(_, opened)| opened.last_used);
             let Some(fingerprint) = longest_unused.map(|(fingerprint, _)| *fingerprint) else {
@@ -260,10 +261,6 @@ impl Locations {
             opened.remove(&fingerprint);
         }
         opened.insert(fingerprint, CachedStore { location, store, opened_at: now, last_used: now });
-    }
-
-    fn cache(&self) -> MutexGuard<'_, HashMap<Fingerprint, CachedStore>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -307,13 +304,13 @@ mod tests {
         let selector =
             SecretKeySelector { name: "s3".to_owned(), key: "cloud".to_owned(), optional: None };
         let code = bowline_plugin::Code::FailedPrecondition;
-        let message = format!("{}: there is no profile `default`", file.display());
+        let message = format!("{}: profile `default` does not exist", file.display());
         let error = name_secret_instead_of_file(
             &bowline_plugin::Error::new(code, message),
             &selector,
             file,
         );
-        let expected = "the key `cloud` of the Secret `s3`: there is no profile `default`";
+        let expected = "the key `cloud` of the Secret `s3`: profile `default` does not exist";
         assert_eq!((error.code(), error.message()), (code, expected));
     }
 

@@ -58,7 +58,7 @@ pub enum Format {
 
 /// Unknown level or format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it must be one of {0}")]
+#[error("the value must be one of {0}")]
 pub struct InvalidChoice(&'static str);
 
 impl Default for Level {
@@ -111,10 +111,10 @@ impl FromStr for Format {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This process has another global subscriber already.
-    #[error("something else logs already")]
+    #[error("another logger is already installed")]
     AlreadyInitialized(#[from] SetGlobalDefaultError),
     /// Traces are configured, and cannot be exported.
-    #[error("traces cannot be sent; look at the variables OTEL_EXPORTER_OTLP_*")]
+    #[error("traces cannot be sent; check the variables OTEL_EXPORTER_OTLP_*")]
     Traces(#[from] opentelemetry_otlp::ExporterBuildError),
 }
 

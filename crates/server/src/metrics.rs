@@ -27,7 +27,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupStatus, Restore, label::value};
@@ -35,6 +34,7 @@ use bowline_engine::operation::Operation;
 use bowline_plugin::Name;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use parking_lot::Mutex;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -138,7 +138,7 @@ impl Metrics {
         let calls = Family::new_with_constructor(histogram as fn() -> Histogram);
         registry.register_with_unit(
             "plugin_call_duration",
-            "How long plugins took to answer",
+            "Duration of plugin calls",
             Unit::Seconds,
             calls.clone(),
         );
@@ -163,7 +163,7 @@ impl Metrics {
         let freezes = histogram();
         registry.register_with_unit(
             "freeze_window",
-            "How long pods were held still by the hooks of backups",
+            "Duration of the freeze windows of pods in backups",
             Unit::Seconds,
             freezes.clone(),
         );
@@ -200,7 +200,7 @@ impl Metrics {
 
     /// Removes a run. To be called when the run has ended: operations published later count again.
     pub fn remove_run(&self, run_uid: &str) {
-        self.lock().runs.remove(run_uid);
+        self.tracked.lock().runs.remove(run_uid);
     }
 
     /// Records a call of a plugin.
@@ -269,15 +269,15 @@ impl Metrics {
 
     /// Adds objects to the gauges.
     pub(crate) fn add_source(&self, source: ObjectSource) {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).add(source);
+        self.sources.lock().add(source);
     }
 
     /// Renders all metrics in the OpenMetrics text format.
     pub fn render(&self, now: Timestamp) -> Result<String, fmt::Error> {
         // Held until everything is written: a concurrent scrape would change the gauges meanwhile.
         // Runs do not wait for it.
-        let mut intervals = self.rendering.lock().unwrap_or_else(PoisonError::into_inner);
-        let tracked = self.lock();
+        let mut intervals = self.rendering.lock();
+        let tracked = self.tracked.lock();
         for labels in &tracked.known_labels {
             let counts = tracked.runs.values().filter_map(|run| run.under_way.get(labels));
             self.operations.get_or_create(labels).set(counts.sum());
@@ -288,7 +288,7 @@ impl Metrics {
             self.oldest.get_or_create(&row).set(age.max(0.0));
         }
         drop(tracked);
-        let objects = self.sources.lock().unwrap_or_else(PoisonError::into_inner).snapshot();
+        let objects = self.sources.lock().snapshot();
         let local = TimeZone::system();
         let current =
             objects.as_ref().map(|seen| compute_gauges(seen, &mut intervals, &local, now));
@@ -306,7 +306,7 @@ impl Metrics {
         operations: &[Operation],
         ended: impl Fn(&OperationLabels),
     ) {
-        let mut tracked = self.lock();
+        let mut tracked = self.tracked.lock();
         let TrackedRuns { runs, known_labels: seen } = &mut *tracked;
         let run = runs.entry(run_uid.to_owned()).or_default();
         run.under_way.clear();
@@ -326,10 +326,6 @@ impl Metrics {
             let oldest = run.oldest.entry(row).or_insert(operation.created);
             *oldest = operation.created.min(*oldest);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TrackedRuns> {
-        self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

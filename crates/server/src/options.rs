@@ -9,6 +9,7 @@ use std::time::Duration;
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::journal::MAX_ATTEMPTS;
 use bowline_engine::restore::order::Priorities;
+use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_plugin_host::InheritedEnvironment;
 
 use crate::{lease, log, metrics};
@@ -53,6 +54,8 @@ pub struct Options {
     pub lease: lease::LeaseTimings,
     /// Directory for private files while the server runs.
     pub scratch_dir: PathBuf,
+    /// Limits on the archive of a backup that is restored or deleted.
+    pub unpack_limits: UnpackLimits,
     /// Maximum number of concurrent backups.
     pub concurrent_backups: usize,
     /// Maximum number of concurrent restores. They start in the order of their creation.
@@ -131,6 +134,7 @@ impl Default for Options {
             identity: identity(),
             lease: lease::LeaseTimings::default(),
             scratch_dir: std::env::temp_dir(),
+            unpack_limits: UnpackLimits::default(),
             concurrent_backups: 1,
             concurrent_restores: 1,
             item_block_worker_count: 1,

@@ -45,14 +45,21 @@ where
     patch(api, name, resource_version, json!({ "status": status })).await
 }
 
-/// Patches fields of the status of the object with this uid. `None` if it is deleted, or another
-/// object has its name by now.
+/// Patches fields of the status of the object with this uid. See [`patch_same`].
 pub async fn patch_status_of<K>(api: &Api<K>, object: &K, status: Value) -> kube::Result<Option<K>>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
+    patch_same(api, object, json!({ "status": status })).await
+}
+
+/// Patches the object with this uid. `None` if it is deleted, or another object has its name by now.
+pub async fn patch_same<K>(api: &Api<K>, object: &K, mut change: Value) -> kube::Result<Option<K>>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
     let (name, uid) = (object.meta().name.as_deref().unwrap_or_default(), &object.meta().uid);
-    let change = json!({ "metadata": { "uid": uid }, "status": status });
+    change["metadata"]["uid"] = json!(uid);
     let error = match patch(api, name, None, change).await {
         Ok(changed) => return Ok(Some(changed)),
         Err(error) if is_not_found(&error) => return Ok(None),

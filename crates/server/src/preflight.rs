@@ -68,10 +68,12 @@ pub(crate) async fn check_namespace(client: &Client, name: &str) -> Result<(), E
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(Error::NoNamespace(name.to_owned())),
         Err(error) if patch::is_forbidden(&error) => {
-            tracing::warn!("may not look at namespaces, so `{name}` is taken to exist");
+            tracing::warn!(
+                "the server may not read namespaces; namespace `{name}` is assumed to exist"
+            );
             Ok(())
         }
-        Err(error) => Err(Error::cluster_error("look at the namespace", error)),
+        Err(error) => Err(Error::cluster_error("read the namespace", error)),
     }
 }
 
@@ -86,12 +88,13 @@ pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
             Ok(None) => {}
             Err(error) if patch::is_forbidden(&error) => {
                 tracing::warn!(
-                    "may not look at resource definitions, so they are taken to be there"
+                    "the server may not read CustomResourceDefinitions; they are assumed to be \
+                     installed"
                 );
                 return Ok(());
             }
             Err(error) => {
-                return Err(Error::cluster_error("look at the resource definitions", error));
+                return Err(Error::cluster_error("read the CustomResourceDefinitions", error));
             }
         }
     }
@@ -109,13 +112,14 @@ pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
             CrdGap::RequiredCrd(_) => {}
             CrdGap::OptionalCrd(name) => tracing::warn!(
                 definition = name,
-                "not installed, so plugins cannot report there; `bowline install --crds-only` \
-                 brings it"
+                "a CustomResourceDefinition is not installed, so plugins cannot report there; \
+                 install it with `bowline install --crds-only`"
             ),
             CrdGap::MissingFields(name, lacks) => tracing::warn!(
                 definition = name,
                 lacks = first_names(&lacks),
-                "keeps less than ours; `bowline install --crds-only` brings the rest"
+                "a CustomResourceDefinition lacks fields; update it with `bowline install \
+                 --crds-only`"
             ),
         }
     }
@@ -129,10 +133,10 @@ pub(crate) async fn check_no_velero_server(client: &Client, namespace: &str) -> 
         let pods = match list_all(&api, ListParams::default()).await {
             Ok(pods) => pods,
             Err(error) if patch::is_forbidden(&error) => {
-                tracing::warn!("may not look at pods, so Velero is taken not to run");
+                tracing::warn!("the server may not list pods; Velero is assumed not to run");
                 return Ok(());
             }
-            Err(error) => return Err(Error::cluster_error("look at the pods", error)),
+            Err(error) => return Err(Error::cluster_error("list the pods", error)),
         };
         let mut running = pods.iter().filter(|pod| runs_velero(pod));
         let Some(pod) = running.next() else { return Ok(()) };
@@ -144,7 +148,7 @@ pub(crate) async fn check_no_velero_server(client: &Client, namespace: &str) -> 
             let (namespace, pod) = (namespace.to_owned(), pod.name_any());
             return Err(Error::VeleroRuns { namespace, pod });
         }
-        tracing::info!(pod = pod.name_any(), "waiting for Velero to end");
+        tracing::info!(pod = pod.name_any(), "waiting for the Velero server to terminate");
         tokio::time::sleep(VELERO_EXIT_CHECK_INTERVAL).await;
     }
     Ok(())

@@ -4,13 +4,14 @@
 //! application may be frozen by its hooks, and no other backup may include that namespace.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bowline_engine::backup::UnwrittenThaws;
 use bowline_engine::phase::Stage;
 use futures::{Stream, stream};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::journal::ConfigMapJournal;
@@ -159,7 +160,7 @@ impl ActiveRuns {
     {
         let uid = object.uid().unwrap_or_default();
         let name = format!("{} {}", K::kind(&()), object.name_any());
-        self.active().push(Run { uid: uid.clone(), name, scope });
+        self.active.lock().push(Run { uid: uid.clone(), name, scope });
         RunGuard { runs: Arc::clone(self), uid }
     }
 
@@ -174,7 +175,7 @@ impl ActiveRuns {
     where
         K: Resource<DynamicType = ()>,
     {
-        let mut active = self.active();
+        let mut active = self.active.lock();
         let uid = object.uid().unwrap_or_default();
         let mut others = active.iter().filter_map(|run| run.scope.as_ref());
         if others.clone().count() >= limit || others.any(|other| other.overlaps(scope)) {
@@ -187,7 +188,7 @@ impl ActiveRuns {
 
     /// Records since when a run waits for its bucket.
     pub(crate) fn mark_waiting_for_bucket(&self, uid: &str, since: Timestamp) {
-        if lock(&self.waiting_for_bucket).insert(uid.to_owned(), since).is_none() {
+        if self.waiting_for_bucket.lock().insert(uid.to_owned(), since).is_none() {
             // Other runs need not wait for this one any more.
             self.run_ended.notify_one();
             // Cleanup begins to check whether the objects of waiting runs still exist.
@@ -197,40 +198,40 @@ impl ActiveRuns {
 
     /// True if any run waits for its bucket.
     pub(crate) fn any_waits_for_bucket(&self) -> bool {
-        !lock(&self.waiting_for_bucket).is_empty()
+        !self.waiting_for_bucket.lock().is_empty()
     }
 
     /// Time since which a run waits for its bucket, if it does.
     pub(crate) fn bucket_lost_since(&self, uid: &str) -> Option<Timestamp> {
-        lock(&self.waiting_for_bucket).get(uid).copied()
+        self.waiting_for_bucket.lock().get(uid).copied()
     }
 
     /// Uids of the runs that wait for their buckets.
     pub(crate) fn waiting_for_bucket(&self) -> HashSet<String> {
-        lock(&self.waiting_for_bucket).keys().cloned().collect()
+        self.waiting_for_bucket.lock().keys().cloned().collect()
     }
 
     /// Records that a run does not wait for its bucket any more.
     pub(crate) fn clear_waiting_for_bucket(&self, uid: &str) {
-        lock(&self.waiting_for_bucket).remove(uid);
+        self.waiting_for_bucket.lock().remove(uid);
     }
 
     /// Records an attempt at a stage after item collection. Returns true if it is the first of this
     /// process.
     pub(crate) fn record_stage_attempt(&self, uid: &str, stage: Stage) -> bool {
         let attempt = StageAttempt { stage, ended_cleanly: false };
-        let before = lock(&self.attempts).get(uid).copied();
+        let before = self.attempts.lock().get(uid).copied();
         if before.is_some_and(|before| before.stage == stage) {
             return false;
         }
-        lock(&self.attempts).insert(uid.to_owned(), attempt);
+        self.attempts.lock().insert(uid.to_owned(), attempt);
         true
     }
 
     /// Records that such an attempt has ended cleanly. Returns true if that was not recorded
     /// before.
     pub(crate) fn end_stage_attempt_cleanly(&self, uid: &str, stage: Stage) -> bool {
-        match lock(&self.attempts).get_mut(uid) {
+        match self.attempts.lock().get_mut(uid) {
             Some(attempt) if attempt.stage == stage && !attempt.ended_cleanly => {
                 attempt.ended_cleanly = true;
                 true
@@ -242,23 +243,23 @@ impl ActiveRuns {
     /// Removes a run that has ended.
     pub(crate) fn remove(&self, uid: &str) {
         self.clear_waiting_for_bucket(uid);
-        lock(&self.attempts).remove(uid);
+        self.attempts.lock().remove(uid);
     }
 
     /// Uids of the running backups, with their namespaces.
     pub(crate) fn backup_scopes(&self) -> Vec<(String, NamespaceScope)> {
         let reach = |run: &Run| Some((run.uid.clone(), run.scope.clone()?));
-        self.active().iter().filter_map(reach).collect()
+        self.active.lock().iter().filter_map(reach).collect()
     }
 
     /// Uids of all runs.
     pub(crate) fn uids(&self) -> Vec<String> {
-        self.active().iter().map(|run| run.uid.clone()).collect()
+        self.active.lock().iter().map(|run| run.uid.clone()).collect()
     }
 
     /// Names of all runs, for the log.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.active().iter().map(|run| run.name.clone()).collect()
+        self.active.lock().iter().map(|run| run.name.clone()).collect()
     }
 
     /// Yields after runs have ended.
@@ -268,19 +269,11 @@ impl ActiveRuns {
             Some(((), runs))
         })
     }
-
-    fn active(&self) -> MutexGuard<'_, Vec<Run>> {
-        lock(&self.active)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for RunGuard {
     fn drop(&mut self) {
-        self.runs.active().retain(|run| run.uid != self.uid);
+        self.runs.active.lock().retain(|run| run.uid != self.uid);
         self.runs.run_ended.notify_one();
     }
 }

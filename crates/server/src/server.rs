@@ -81,16 +81,16 @@ impl Context {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Missing namespace.
-    #[error("the namespace `{0}` does not exist: create it, or name another with `--namespace`")]
+    #[error("namespace `{0}` does not exist; create it, or name another with `--namespace`")]
     NoNamespace(String),
     /// Missing CustomResourceDefinitions.
     #[error("{0} are not installed in the cluster: run `bowline install --crds-only`")]
     NoDefinitions(String),
     /// Another program works on the same resources.
     #[error(
-        "`velero server` runs in the namespace `{namespace}`, in the pod `{pod}`, and would work on the \
-         same backups: stop it first, as with \
-         `kubectl -n {namespace} scale deployment/velero --replicas=0`"
+        "`velero server` runs in namespace `{namespace}`, in pod `{pod}`, and would process the \
+         same backups; stop it first, for example with `kubectl -n {namespace} scale \
+         deployment/velero --replicas=0`"
     )]
     VeleroRuns {
         /// Namespace of both.
@@ -99,7 +99,9 @@ pub enum Error {
         pod: String,
     },
     /// The API server does not answer, or refuses.
-    #[error("cannot {action}; is the cluster reachable, and are the credentials right?")]
+    #[error(
+        "cannot {action}; check that the cluster is reachable and that the credentials are valid"
+    )]
     Cluster {
         /// Attempted action.
         action: &'static str,
@@ -128,8 +130,8 @@ pub enum Error {
     Lease(#[from] lease::Error),
     /// Another server may be active now.
     #[error(
-        "the lease `{}` was lost, because it could not be renewed in time or another server has it; \
-         everything was stopped at once, and goes on with the next server",
+        "the Lease `{}` was lost: it could not be renewed in time, or another server holds it; \
+         all work was stopped, and the next active server resumes it",
         lease::NAME
     )]
     LeaseLost,
@@ -148,7 +150,7 @@ pub enum Error {
     #[error("`{0}` panicked: this is a bug; the log has the details")]
     Panicked(&'static str),
     /// A task of the server ended unexpectedly.
-    #[error("`{0}` ended by itself: this is a bug")]
+    #[error("`{0}` ended unexpectedly: this is a bug")]
     Ended(&'static str),
 }
 
@@ -286,7 +288,7 @@ impl Server {
         };
         let host = Arc::new(Host::discover(host).await);
         for plugin in host.registry().plugins() {
-            tracing::info!(kind = %plugin.kind, name = %plugin.name, "found a plugin");
+            tracing::info!(kind = %plugin.kind, name = %plugin.name, "plugin found");
         }
         let s3 = s3::Options {
             allow_link_local: options.allow_link_local_s3,
@@ -335,7 +337,7 @@ impl Server {
     }
 
     async fn run(mut self, until: impl Future<Output = ()>) -> Result<(), Error> {
-        tracing::info!(namespace = self.context.options.namespace, "the server is up");
+        tracing::info!(namespace = self.context.options.namespace, "server started");
         self.readiness.set(true);
         let lost = self.guard.lost().clone();
         let outcome = tokio::select! {
@@ -345,7 +347,7 @@ impl Server {
             () = lost.cancelled() => Err(Error::LeaseLost),
         };
         self.readiness.set(false);
-        tracing::info!("the server ends");
+        tracing::info!("server stopping");
         tokio::select! {
             guard = self.shut_down() => {
                 guard.release().await;
@@ -368,11 +370,11 @@ impl Server {
         // The context holds the host, and handles to its processes.
         drop(self.context);
         let Some(host) = Arc::into_inner(host) else {
-            tracing::warn!("plugins are still in use, so their processes are killed");
+            tracing::warn!("plugins are still in use; killing their processes");
             return self.guard;
         };
         if tokio::time::timeout(PLUGINS_STOP_TIMEOUT, host.shut_down()).await.is_err() {
-            tracing::warn!("plugins did not end in time, so their processes are killed");
+            tracing::warn!("plugins did not exit in time; killing their processes");
         }
         self.guard
     }

@@ -67,7 +67,7 @@ impl Snapshotters for SnapshotterOpener {
         let found = locations.get_opt(location).await;
         let found =
             found.map_err(|error| failed(status_message(&error), !patch::is_permanent(&error)))?;
-        let found = found.ok_or_else(|| failed("it does not exist".to_owned(), false))?;
+        let found = found.ok_or_else(|| failed("not found".to_owned(), false))?;
         let VolumeSnapshotLocationSpec { provider, .. } = &found.spec;
         let snapshot_type = snapshot_type_of(&found);
         let snapshot_type = snapshot_type.map_err(|error| failed(status_message(&error), false))?;
@@ -108,7 +108,7 @@ fn may_recover(error: &locations::Error) -> bool {
 
 /// Reason why the snapshot type of a location is not known.
 #[derive(Debug, thiserror::Error)]
-#[error("its annotation {}", annotation::SNAPSHOT_TYPE)]
+#[error("invalid annotation {}", annotation::SNAPSHOT_TYPE)]
 struct InvalidAnnotation(#[source] InvalidSnapshotType);
 
 /// Snapshot type of a location, if it specifies one.

@@ -51,7 +51,11 @@ impl TaskSet {
                 Ok(Some(ended)) => {
                     if let (name, Err(error)) = self.task_outcome(ended) {
                         let error = crate::error_text::status_message(&error);
-                        tracing::warn!(task = name, error, "failed at the end");
+                        tracing::warn!(
+                            task = name,
+                            error,
+                            "task failed while the server was stopping"
+                        );
                     }
                 }
                 Err(_) => break,
@@ -62,7 +66,7 @@ impl TaskSet {
         tracing::warn!(
             tasks = late.join(","),
             working_on,
-            "did not end within {} s, given up",
+            "tasks did not end within {} s; aborting them",
             limit.as_secs()
         );
         self.tasks.shutdown().await;
@@ -106,7 +110,7 @@ mod tests {
         let mut tasks = task_set_with_two_tasks();
         tasks.start("bad", async { Err(Error::NoNamespace("velero".to_owned())) });
         let error = status_message(&tasks.wait_for_first_exit().await);
-        assert!(error.starts_with("`bad` failed: the namespace `velero`"), "{error}");
+        assert!(error.starts_with("`bad` failed: namespace `velero`"), "{error}");
         tasks.start("done", async { Ok(()) });
         assert!(matches!(tasks.wait_for_first_exit().await, Error::Ended("done")));
     }

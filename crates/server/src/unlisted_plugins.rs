@@ -14,8 +14,8 @@ pub(crate) fn report_unlisted(unlisted: &[Problem], report: &Report) {
         report.error(
             ReportSubject::Run,
             format!(
-                "plugin {}: {reason}; its actions did not take part, since nobody knows what it has: repair or \
-                 remove it, and restart the server",
+                "plugin {}: {reason}; none of the plugin's actions took part in this run; repair \
+                 or remove the plugin, and restart the server",
                 command.display()
             ),
         );
@@ -27,8 +27,8 @@ pub(crate) fn report_unlisted(unlisted: &[Problem], report: &Report) {
 pub(crate) fn deletion_objections(unlisted: &[Problem]) -> Vec<String> {
     let reason = |Problem { command, reason }: &Problem| {
         format!(
-            "plugin {}: {reason}; its delete item actions, if it has any, would not take part: repair or remove \
-             it, and restart the server",
+            "plugin {}: {reason}; delete item actions of the plugin, if any, would not run; \
+             repair or remove the plugin, and restart the server",
             command.display()
         )
     };
@@ -42,7 +42,10 @@ pub(crate) fn missing_plugin_error(unlisted: &[Problem], detail: &str) -> Error 
         [] => Error::new(Code::NotFound, detail),
         [first, ..] => Error::new(
             Code::Unavailable,
-            format!("{detail}; it may be in a binary that could not be asked: {first}"),
+            format!(
+                "{detail}; the plugin may be in a binary whose plugins could not be listed: \
+                 {first}"
+            ),
         ),
     }
 }
@@ -54,7 +57,7 @@ mod tests {
     use super::*;
 
     fn problem(command: &str) -> Problem {
-        Problem { command: command.into(), reason: "it gave no handshake within 60 s".to_owned() }
+        Problem { command: command.into(), reason: "no handshake within 60 s".to_owned() }
     }
 
     #[test]
@@ -68,7 +71,7 @@ mod tests {
         assert_eq!(texts.len(), 2, "{texts:?}");
         assert!(
             texts[0].starts_with(
-                "plugin /plugins/a: it gave no handshake within 60 s; its actions did not take part"
+                "plugin /plugins/a: no handshake within 60 s; none of the plugin's actions took part"
             ),
             "{texts:?}"
         );
@@ -80,10 +83,7 @@ mod tests {
         assert_eq!(deletion_objections(&[]), Vec::<String>::new());
         let reasons = deletion_objections(&[problem("/plugins/a")]);
         let [reason] = &reasons[..] else { panic!("{reasons:?}") };
-        assert!(
-            reason.starts_with("plugin /plugins/a: it gave no handshake within 60 s"),
-            "{reason}"
-        );
+        assert!(reason.starts_with("plugin /plugins/a: no handshake within 60 s"), "{reason}");
         assert!(
             reason.contains("delete item actions") && reason.contains("repair or remove"),
             "{reason}"
@@ -97,6 +97,6 @@ mod tests {
         assert_eq!(uninstalled.message(), "it is not installed");
         let away = missing_plugin_error(&[problem("/plugins/a")], "it is not installed");
         assert_eq!((away.code(), away.class()), (Code::Unavailable, Class::Transient));
-        assert!(away.message().contains("/plugins/a: it gave no handshake"), "{away}");
+        assert!(away.message().contains("/plugins/a: no handshake"), "{away}");
     }
 }

@@ -38,7 +38,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
@@ -46,6 +46,7 @@ use kube::runtime::controller::{Action, Config, Error as ControllerError};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -71,7 +72,7 @@ pub enum Requeue {
 
 /// Unexpected end of a watch.
 #[derive(Debug, thiserror::Error)]
-#[error("the watch of {kind} ended by itself: {reason}")]
+#[error("the watch of {kind} ended unexpectedly: {reason}")]
 pub struct WatchEnded {
     kind: String,
     reason: String,
@@ -174,7 +175,7 @@ where
                     tracing::warn!(
                         kind,
                         error = status_message(&error),
-                        "cannot watch, trying again"
+                        "the watch failed; retrying"
                     );
                 }
                 Err(ControllerError::RunnerError(error)) if !stop.is_cancelled() => {
@@ -186,7 +187,7 @@ where
                 | Err(ControllerError::ObjectNotFound(_) | ControllerError::RunnerError(_)) => {}
             }
         }
-        if stop.is_cancelled() { Ok(()) } else { Err(ended("there is no reason".to_owned())) }
+        if stop.is_cancelled() { Ok(()) } else { Err(ended("no reason given".to_owned())) }
     }
 }
 
@@ -233,7 +234,7 @@ where
                 let seconds = pause.as_secs();
                 tracing::warn!(
                     error = status_message(&error),
-                    "failed, trying again in {seconds} s"
+                    "reconciliation failed; retrying in {seconds} s"
                 );
             }
             Action::requeue(pause)
@@ -270,7 +271,7 @@ impl<K: Resource<DynamicType = ()>> Default for Failures<K> {
 impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
     /// Counts one more failure.
     fn count(&self, object: &ObjectRef<K>, store: &Store<K>) -> u32 {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.lock();
         if failures.len() >= MAX_TRACKED_FAILURES {
             failures.retain(|object, _| store.get(object).is_some());
         }
@@ -280,7 +281,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
     }
 
     fn clear(&self, object: &ObjectRef<K>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
+        self.0.lock().remove(object);
     }
 }
 
@@ -331,6 +332,6 @@ mod tests {
         for number in 0..3 * MAX_TRACKED_FAILURES {
             failures.count(&ObjectRef::new(&number.to_string()), &store);
         }
-        assert!(failures.0.lock().unwrap().len() <= MAX_TRACKED_FAILURES);
+        assert!(failures.0.lock().len() <= MAX_TRACKED_FAILURES);
     }
 }

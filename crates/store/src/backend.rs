@@ -111,13 +111,13 @@ pub async fn open(
             }
             None => Err(Error::new(
                 Code::FailedPrecondition,
-                "this server keeps no filesystem locations: start it with `--filesystem-root`",
+                "this server has no filesystem locations; start it with `--filesystem-root`",
             )),
         },
         _ => Err(Error::new(
             Code::NotFound,
             format!(
-                "there is no object store plugin for the provider `{provider}`: install one, or \
+                "no object store plugin is installed for provider `{provider}`; install one, or \
                  use a built-in provider (`aws`, `filesystem`)"
             ),
         )),

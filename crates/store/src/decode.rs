@@ -51,25 +51,25 @@ impl Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Larger than any legitimate file.
-    #[error("it is larger than the {0} bytes that are accepted for such a file")]
+    #[error("the file is larger than {0} bytes, the limit for such a file")]
     TooLarge(u64),
     /// Decompresses to more than any legitimate file.
-    #[error("it unpacks to more than the {0} bytes that are accepted for such a file")]
+    #[error("the file unpacks to more than {0} bytes, the limit for such a file")]
     UnpacksTooLarge(u64),
     /// Decompresses to a suspiciously large multiple of its size.
-    #[error("it unpacks to more than {0} times its size, as no file of a backup does")]
+    #[error("the file unpacks to more than {0} times its size")]
     SuspiciousRatio(u64),
     /// Would take more memory than any legitimate file.
-    #[error("it would take more than the {0} bytes of memory that are accepted for such a file")]
+    #[error("the file needs more than {0} bytes of memory, the limit for such a file")]
     TooMuchMemory(u64),
     /// Not gzip, damaged, or truncated.
-    #[error("it is damaged")]
+    #[error("the file is damaged")]
     Damaged(#[source] io::Error),
     /// Not the expected JSON.
-    #[error("it is not the JSON that it should be")]
+    #[error("the file is not valid JSON of the expected form")]
     Json(#[from] serde_json::Error),
     /// About a different backup than its key says.
-    #[error("it is of {found}, not of {expected}")]
+    #[error("the file belongs to {found}, not to {expected}")]
     Other {
         /// The name in the file.
         found: String,

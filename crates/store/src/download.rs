@@ -56,13 +56,13 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedToken {
     /// Not a token.
-    #[error("the link is not whole: copy all of it")]
+    #[error("the link is incomplete; copy all of it")]
     Malformed,
     /// Not signed by this server, or modified.
-    #[error("the link was not made by this server")]
+    #[error("the link was not created by this server")]
     Forged,
     /// Expired.
-    #[error("the link has expired: ask for a new one")]
+    #[error("the link has expired; request a new one")]
     Expired,
 }
 

@@ -14,7 +14,7 @@ use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter, 
 
 /// Encoding failure. Never happens with the types of this crate.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot encode it as JSON")]
+#[error("cannot encode the file as JSON")]
 pub struct Error(#[from] serde_json::Error);
 
 /// Writes one value without spaces and without a line feed.

@@ -30,7 +30,7 @@ pub fn pipe() -> (Writer, ByteStream) {
             Some(PipeMessage::Piece(piece)) => Some((Ok(piece), Some(receiver))),
             Some(PipeMessage::End) => None,
             None => {
-                let error = io::Error::other("what was to be uploaded was not written to its end");
+                let error = io::Error::other("the data to upload was not written completely");
                 Some((Err(error), None))
             }
         }
@@ -105,7 +105,7 @@ mod tests {
         let (mut writer, stream) = pipe();
         std::thread::spawn(move || writer.write_all(b"half of it"));
         let error = stream.try_collect::<Vec<Bytes>>().await.unwrap_err();
-        assert!(error.to_string().contains("not written to its end"), "{error}");
+        assert!(error.to_string().contains("was not written completely"), "{error}");
     }
 
     #[tokio::test]

@@ -127,7 +127,7 @@ impl BackupStore {
     pub async fn exists(&self, backup: &BackupName) -> Result<bool> {
         let key = self.layout.key(&Key::Backup(backup.clone(), BackupFile::Record));
         let request = self.backend.object_exists(&self.bucket, &key);
-        self.metadata_call("look for", &key, request).await
+        self.metadata_call("search for", &key, request).await
     }
 
     /// The commit record of a backup; `None` if the backup does not exist.
@@ -223,7 +223,7 @@ impl BackupStore {
     pub async fn download_url(&self, target: &DownloadTarget) -> Result<String> {
         let key = self.layout.key(&Key::try_from(target)?);
         let request = self.backend.create_signed_url(&self.bucket, &key, DOWNLOAD_TTL);
-        self.metadata_call("make a link to", &key, request).await
+        self.metadata_call("create a link to", &key, request).await
     }
 
     /// Any file as stored in the bucket; `None` if it does not exist.
@@ -287,7 +287,7 @@ impl BackupStore {
             Class::Permanent => source.code() == Code::NotFound,
             Class::Unclear => {
                 let request = self.backend.object_exists(&self.bucket, key);
-                matches!(self.metadata_call("look for", key, request).await, Ok(false))
+                matches!(self.metadata_call("search for", key, request).await, Ok(false))
             }
             Class::Transient | Class::Unimplemented => false,
         }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 
 use crate::forward::Forward;
 use crate::pki::{Authority, Identity, SigningKey};
@@ -155,7 +155,7 @@ impl ControlPlane {
     /// Kubeconfig for another user, for programs that run on this machine, wherever the bed is. Each user has one,
     /// which is never rewritten: a program may be about to read it.
     pub fn kubeconfig_here(&self, user: &str) -> Result<PathBuf, Error> {
-        let mut written = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.users.lock();
         if let Some(path) = written.get(user) {
             return Ok(path.clone());
         }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -18,6 +18,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -121,27 +122,27 @@ impl Ec2 {
 
     /// Creates or replaces a volume.
     pub fn put_volume(&self, id: &str, volume: Volume) {
-        self.account.lock_resources().volumes.insert(id.to_owned(), volume);
+        self.account.resources.lock().volumes.insert(id.to_owned(), volume);
     }
 
     /// Removes a volume.
     pub fn remove_volume(&self, id: &str) {
-        self.account.lock_resources().volumes.remove(id);
+        self.account.resources.lock().volumes.remove(id);
     }
 
     /// Volume with this id.
     pub fn volume(&self, id: &str) -> Option<Volume> {
-        self.account.lock_resources().volumes.get(id).cloned()
+        self.account.resources.lock().volumes.get(id).cloned()
     }
 
     /// All snapshots, by id.
     pub fn snapshots(&self) -> BTreeMap<String, Snapshot> {
-        self.account.lock_resources().snapshots.clone()
+        self.account.resources.lock().snapshots.clone()
     }
 
     /// Actions requested with the right key, in order.
     pub fn calls(&self) -> Vec<String> {
-        self.account.lock_resources().calls.clone()
+        self.account.resources.lock().calls.clone()
     }
 }
 
@@ -151,11 +152,7 @@ impl Drop for Ec2 {
     }
 }
 
-impl Account {
-    fn lock_resources(&self) -> MutexGuard<'_, Ec2Resources> {
-        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Account {}
 
 /// Reason for rejecting a request.
 #[derive(Debug)]
@@ -237,7 +234,7 @@ fn run_action(
     }
     let form = RequestForm(form_urlencoded::parse(body).into_owned().collect());
     let action = form.require("Action")?.to_owned();
-    let mut resources = account.lock_resources();
+    let mut resources = account.resources.lock();
     if resources.calls.len() >= MAX_REQUESTS {
         return Err(Ec2Error::new("RequestLimitExceeded", "Request limit exceeded."));
     }

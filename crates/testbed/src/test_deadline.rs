@@ -6,9 +6,11 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::env;
 
@@ -44,7 +46,7 @@ impl Registration {
         };
         let test =
             RunningTest { thread: current.id(), name: name.to_owned(), begin: Instant::now() };
-        RUNNING_TESTS.lock().unwrap_or_else(PoisonError::into_inner).push(test);
+        RUNNING_TESTS.lock().push(test);
         Self { is_test: true }
     }
 }
@@ -52,7 +54,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let ended = thread::current().id();
-        let mut running = RUNNING_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING_TESTS.lock();
         running.retain(|test| test.thread != ended);
     }
 }
@@ -81,7 +83,7 @@ pub fn test_deadline() {
 fn watch(limit: Duration) {
     loop {
         thread::sleep(CHECK_INTERVAL);
-        let running = RUNNING_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = RUNNING_TESTS.lock();
         if let Some(message) = overdue_message(&running, limit, Instant::now()) {
             // Not by a macro: its output would be captured with that of the test that started this thread.
             let _ = std::io::stderr().write_all(message.as_bytes());
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     fn is_running(name: &str) -> bool {
-        let running = RUNNING_TESTS.lock().unwrap();
+        let running = RUNNING_TESTS.lock();
         running.iter().any(|test| test.name == name)
     }
 

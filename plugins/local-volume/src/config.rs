@@ -88,9 +88,9 @@ pub(crate) enum InvalidConfig {
          RUSTIC_PASSWORD in the credential of the location"
     )]
     NoPassword,
-    #[error("config key {REGION:?} is no region: {0:?}")]
+    #[error("config key {REGION:?} is not a region: {0:?}")]
     Region(String),
-    #[error("config key {UPLOAD_LIMIT:?} is no number of bytes per second above zero: {0:?}")]
+    #[error("config key {UPLOAD_LIMIT:?} is not a number of bytes per second above zero: {0:?}")]
     UploadLimit(String),
 }
 

@@ -75,15 +75,15 @@ pub(crate) fn read_password(path: &Path) -> io::Result<Option<Secret>> {
 fn read_limited(path: &Path) -> io::Result<String> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("not a file"));
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+        return Err(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes")));
     }
     // The error of the conversion would contain the bytes.
-    String::from_utf8(bytes).map_err(|_| io::Error::other("it is no UTF-8"))
+    String::from_utf8(bytes).map_err(|_| io::Error::other("not valid UTF-8"))
 }
 
 #[cfg(test)]
@@ -119,10 +119,10 @@ mod tests {
         write(b"\n");
         assert_eq!(read_password(&path).unwrap(), None);
         write(&vec![b'x'; 65 * 1024]);
-        assert!(read_password(&path).unwrap_err().to_string().contains("more than 65536 bytes"));
+        assert!(read_password(&path).unwrap_err().to_string().contains("larger than 65536 bytes"));
         write(b"hunter\xff");
         let error = read_password(&path).unwrap_err().to_string();
-        assert!(error.contains("no UTF-8") && !error.contains("hunter"), "{error}");
+        assert!(error.contains("not valid UTF-8") && !error.contains("hunter"), "{error}");
         assert!(read_password(folder.path()).is_err());
     }
 }

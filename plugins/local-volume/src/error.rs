@@ -36,11 +36,11 @@ pub(crate) enum Error {
     Lost(Id),
     #[error("another process uploads snapshot {0}")]
     Busy(Id),
-    #[error("a volume is just being made from snapshot {0}")]
+    #[error("a volume is being created from snapshot {0}")]
     InUse(Id),
     #[error("snapshot {0} was uploaded, and no \"repository\" is configured to remove it from")]
     NoRepository(Id),
-    #[error("the work was broken off by a mistake in the plugin; its log has more")]
+    #[error("the work was aborted by a bug in the plugin; see the log of the plugin")]
     Panicked,
 }
 

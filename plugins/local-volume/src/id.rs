@@ -20,7 +20,7 @@ pub(crate) struct Id(String);
 
 /// A text that is not one of our ids.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no snapshot of this plugin: its ids are {PREFIX} and {DIGITS} digits")]
+#[error("{0:?} is not a snapshot of this plugin: ids are {PREFIX} and {DIGITS} digits")]
 pub(crate) struct InvalidId(String);
 
 impl Id {

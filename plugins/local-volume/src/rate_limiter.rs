@@ -1,8 +1,9 @@
 //! Limits an upload to a number of bytes per second.
 
 use std::num::NonZeroU64;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::stop_signal::StopSignal;
 
@@ -27,7 +28,7 @@ impl ByteRateLimiter {
     pub(crate) fn wait_for(&self, bytes: u64, stop: &StopSignal) {
         let Some(per_second) = self.per_second else { return };
         let until = {
-            let mut free = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = self.free_at.lock();
             let until = transfer_end(*free, Instant::now(), bytes, per_second);
             *free = Some(until);
             until

@@ -101,7 +101,7 @@ impl Record {
         let record: Self = serde_json::from_slice(&bytes)?;
         if record.version != RECORD_VERSION {
             return Err(io::Error::other(format!(
-                "it has version {}, and this plugin knows {RECORD_VERSION}",
+                "the record has version {}, and this plugin supports version {RECORD_VERSION}",
                 record.version
             )));
         }

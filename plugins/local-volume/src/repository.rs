@@ -14,8 +14,8 @@ mod store;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_plugin_sdk::jiff::tz::TimeZone;
@@ -24,6 +24,7 @@ use bowline_plugin_sdk::tokio::runtime::Handle;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode};
+use parking_lot::Mutex;
 use rustic_core::repofile::{MasterKey, SnapshotFile};
 use rustic_core::{
     BackupOptions, ConfigOptions, Credentials, FileType, KeyOptions, OpenStatus, ParentOptions,
@@ -80,7 +81,7 @@ pub(crate) enum RepositoryError {
     #[error("the password does not open the repository {0}")]
     Password(String),
     #[error(
-        "the repository {0} has no key: it is just being made, or was made by half; try again in ten \
+        "repository {0} has no key: its creation is in progress or incomplete; retry in ten \
          minutes"
     )]
     HalfInitialized(String),
@@ -203,10 +204,6 @@ impl Repository {
         opened.prune(&options, plan).map_err(library_error("tidy", stop))
     }
 
-    fn key(&self) -> MutexGuard<'_, Option<MasterKey>> {
-        self.key.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn open_backend(
         &self,
         stop: &Arc<StopSignal>,
@@ -249,7 +246,7 @@ impl Repository {
         if backend.list(FileType::Key).map_err(library_error("open", stop))?.is_empty() {
             return Err(RepositoryError::HalfInitialized(backend.name.clone()));
         }
-        let key = self.key().clone();
+        let key = self.key.lock().clone();
         // If this is another repository by now, the key fails, and the password may still work.
         if let Some(key) = key
             && let Ok(opened) = closed()?.open(&Credentials::Masterkey(key))
@@ -263,13 +260,13 @@ impl Repository {
             }
             opened => opened.map_err(library_error("open", stop))?,
         };
-        *self.key() = Some(opened.key());
+        *self.key.lock() = Some(opened.key());
         Ok(Some(opened))
     }
 
     fn open_or_init(&self, stop: &Arc<StopSignal>) -> Result<OpenRepository, RepositoryError> {
         let Some(backend) = self.open_backend(stop, MissingFolder::Create)? else {
-            return Err(RepositoryError::Store { reason: "there is no folder".to_owned() });
+            return Err(RepositoryError::Store { reason: "no folder is given".to_owned() });
         };
         match self.open_in(&backend) {
             Ok(Some(opened)) => return Ok(opened),
@@ -323,8 +320,8 @@ impl Repository {
             let written = backend.write_bytes(FileType::Key, &id, false, file.into());
             written.map_err(library_error("make", stop))?;
         }
-        *self.key() = Some(key);
-        tracing::info!("made the repository {}", backend.name);
+        *self.key.lock() = Some(key);
+        tracing::info!("created the repository {}", backend.name);
         Ok(())
     }
 }
@@ -341,7 +338,7 @@ fn closed_repository(
 /// True if a repository without a key was abandoned during its initialization. Then it is empty.
 fn is_abandoned_half_initialized(backend: &ObjectStoreBackend) -> Result<bool, RepositoryError> {
     let path = Key::from(CONFIG);
-    let found = backend.run("look at", &path, backend.store.head(&path));
+    let found = backend.run("check", &path, backend.store.head(&path));
     let found = found.map_err(library_error("make", &backend.stop))?;
     let modified_at = found.last_modified.timestamp();
     let age =

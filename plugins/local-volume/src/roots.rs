@@ -60,7 +60,7 @@ pub(crate) enum VolumeRefusal {
     IsRoot(VolumePath),
     #[error("volume {0} leads out of its root by a symbolic link")]
     LeadsOut(VolumePath),
-    #[error("volume {path} holds, or lies in, {}, which the plugin keeps for itself", taken.display())]
+    #[error("volume {path} contains, or is in, {}, which is reserved for the plugin", taken.display())]
     Reserved { path: VolumePath, taken: PathBuf },
     #[error("volume {0} does not exist on this node")]
     Missing(VolumePath),

@@ -5,7 +5,7 @@ mod id_locks;
 mod session;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_plugin_sdk::jiff::Timestamp;
@@ -15,6 +15,7 @@ use bowline_plugin_sdk::{
     Config, Error as PluginError, Item, Progress, Result, SnapshotId, VolumeId, VolumeInfo,
     VolumeSnapshotter, api, async_trait, tokio,
 };
+use parking_lot::RwLock;
 
 use self::id_locks::IdLocks;
 use self::session::SnapshotterSession;
@@ -70,7 +71,7 @@ impl Default for Snapshotter {
 
 impl Snapshotter {
     fn current_session(&self) -> Result<Arc<SnapshotterSession>, Error> {
-        let session = self.session.read().unwrap_or_else(PoisonError::into_inner);
+        let session = self.session.read();
         session.clone().ok_or(Error::NotInitialised)
     }
 }
@@ -109,7 +110,7 @@ impl VolumeSnapshotter for Snapshotter {
         let current = self.current_session().ok();
         let open = move || SnapshotterSession::new(Settings::read(&config)?, runtime, current);
         let session = run_blocking(open).await?;
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&session));
+        *self.session.write() = Some(Arc::clone(&session));
         // Not awaited: leftovers may be large.
         tokio::task::spawn_blocking(move || session.remove_leftovers());
         Ok(())

@@ -47,12 +47,12 @@ pub(crate) enum StateError {
     #[error("cannot {doing} {}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "the state folder {} is not ours alone: it must be a folder that belongs to user {us} and \
-         has mode 0700",
+        "the state folder {} is not private: expected a folder that belongs to user {us} and has \
+         mode 0700",
         path.display()
     )]
     NotPrivate { path: PathBuf, us: u32 },
-    #[error("cannot remove what was in {}", path.display())]
+    #[error("cannot remove the contents of {}", path.display())]
     Remove { path: PathBuf, source: tree::TreeError },
 }
 
@@ -106,9 +106,9 @@ impl State {
         let path = &self.path;
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.map_err(StateError::io("make the state folder", path))?,
+            made => made.map_err(StateError::io("create the state folder", path))?,
         }
-        let found = fs::symlink_metadata(path).map_err(StateError::io("look at", path))?;
+        let found = fs::symlink_metadata(path).map_err(StateError::io("check", path))?;
         let own_uid = rustix::process::geteuid().as_raw();
         if !found.is_dir() || found.uid() != own_uid || found.mode() & 0o077 != 0 {
             return Err(StateError::NotPrivate { path: path.clone(), us: own_uid });
@@ -195,7 +195,7 @@ impl State {
             locked => locked.map_err(StateError::io("lock", &path))?,
         }
         // The clone may have been removed between the two.
-        let inode = folder.metadata().map_err(StateError::io("look at", &path))?.ino();
+        let inode = folder.metadata().map_err(StateError::io("check", &path))?.ino();
         let is_there = fs::metadata(&path).is_ok_and(|found| found.ino() == inode);
         Ok(is_there.then_some(folder))
     }
@@ -317,7 +317,7 @@ impl State {
         }
         for name in self.names()? {
             if name.starts_with(REMOVED_PREFIX) {
-                tracing::info!("removing {name} from {}: it was left behind", self.path.display());
+                tracing::info!("removing leftover {name} from {}", self.path.display());
                 self.remove_tree(&name)?;
             } else if let Ok(id) = name.parse::<Id>()
                 && !keep_local

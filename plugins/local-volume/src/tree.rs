@@ -28,9 +28,9 @@ pub(crate) enum TreeError {
          volume of its own"
     )]
     Mount { path: PathBuf },
-    #[error("{path:?} changes its type again and again while it is read")]
+    #[error("{path:?} keeps changing its type while it is read")]
     KeepsChanging { path: PathBuf },
-    #[error("{path:?} is of a type that is not known")]
+    #[error("{path:?} has an unknown type")]
     Type { path: PathBuf },
     #[error("{0}")]
     Stopped(String),

@@ -1,11 +1,12 @@
 //! Uploads that run in this process. There is one per snapshot, however many calls wait for it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin_sdk::jiff::Timestamp;
 use bowline_plugin_sdk::tokio::sync::watch;
 use bowline_plugin_sdk::{Error, Result};
+use parking_lot::Mutex;
 
 use crate::id::Id;
 use crate::repository::source::UploadProgress;
@@ -26,7 +27,7 @@ impl RunningUpload {
         let mut outcome = self.outcome.subscribe();
         let ended = outcome.wait_for(Option::is_some).await;
         let outcome = ended.map(|outcome| outcome.clone());
-        outcome.ok().flatten().unwrap_or_else(|| Err(Error::unknown("the upload was given up")))
+        outcome.ok().flatten().unwrap_or_else(|| Err(Error::unknown("the upload was aborted")))
     }
 }
 
@@ -43,12 +44,8 @@ pub(crate) enum UploadStart {
 }
 
 impl RunningUploads {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Arc<RunningUpload>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn start_or_join(&self, id: &Id, now: Timestamp) -> UploadStart {
-        let mut running = self.lock();
+        let mut running = self.0.lock();
         if let Some(upload) = running.get(id) {
             return UploadStart::Running(Arc::clone(upload));
         }
@@ -63,12 +60,12 @@ impl RunningUploads {
     }
 
     pub(crate) fn get(&self, id: &Id) -> Option<Arc<RunningUpload>> {
-        self.lock().get(id).cloned()
+        self.0.lock().get(id).cloned()
     }
 
     /// Ends an upload, so that it can be started again; waiters get its outcome.
     pub(crate) fn finish(&self, id: &Id, outcome: Result<()>) {
-        if let Some(upload) = self.lock().remove(id) {
+        if let Some(upload) = self.0.lock().remove(id) {
             upload.outcome.send_replace(Some(outcome));
         }
     }

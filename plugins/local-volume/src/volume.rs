@@ -87,7 +87,7 @@ pub(crate) fn rename_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
 /// Removes the renamed leftovers.
 pub(crate) fn remove_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
     for name in names_with_prefix(root, REMOVED_PREFIX)? {
-        tracing::info!("removing {name:?} from {}: it was left behind", root.path);
+        tracing::info!("removing leftover {name:?} from {}", root.path);
         tree::remove::remove_tree(root.folder.as_fd(), &name)?;
     }
     Ok(())

@@ -320,8 +320,8 @@ fn item_warnings(results: &Value) -> impl Iterator<Item = &str> {
 /// Action and item of a warning about a leftover.
 fn parse_leftover_warning(text: &str) -> Option<ActionOnItem> {
     let (item, rest) = text.split_once(": ")?;
-    let (_, rest) = rest.split_once("while the plugin ")?;
-    let (plugin, rest) = rest.split_once(" had this item")?;
+    let (_, rest) = rest.split_once("while plugin ")?;
+    let (plugin, rest) = rest.split_once(" processed this item")?;
     let key = ActionOnItem { plugin: plugin.to_owned(), item: item.to_owned() };
     rest.contains("may be left over").then_some(key)
 }
@@ -372,8 +372,8 @@ mod tests {
 
     #[test]
     fn warnings_name_plugin_and_item() {
-        let text = "pods/p: the server ended while the plugin f/x had this item, and the plugin is \
-                    shown it again: what it had begun, if anything, may be left over";
+        let text = "pods/p: the server stopped while plugin f/x processed this item, and the plugin \
+             processes the item again; results of the first call may be left over";
         assert_eq!(parse_leftover_warning(text), Some(key("f/x", "pods/p")));
         assert_eq!(parse_leftover_warning("pods/q: old"), None);
     }

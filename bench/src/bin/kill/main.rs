@@ -44,7 +44,8 @@ struct Args {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
 
-    /// Leave out a write to the journal, which must cost something: `note-begun` or `note-ended`
+    /// Leave out a write to the journal, which must cost something: `journal-block-start` or
+    /// `journal-block-end`
     #[arg(long, value_name = "POINT", value_parser = parse_sabotage)]
     sabotage: Option<Point>,
 
@@ -152,9 +153,9 @@ mod tests {
     #[test]
     fn only_consequential_failpoints_can_be_sabotaged() {
         let parse = |text: &str| Args::try_parse_from(["bench/kill", "--sabotage", text]);
-        assert_eq!(parse("note-begun").unwrap().sabotage, Some(Point::JournalBlockStart));
-        assert_eq!(parse("note-ended").unwrap().sabotage, Some(Point::JournalBlockEnd));
-        for wrong in ["commit", "note-thawed", "lunch"] {
+        assert_eq!(parse("journal-block-start").unwrap().sabotage, Some(Point::JournalBlockStart));
+        assert_eq!(parse("journal-block-end").unwrap().sabotage, Some(Point::JournalBlockEnd));
+        for wrong in ["commit", "journal-thaw", "lunch"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

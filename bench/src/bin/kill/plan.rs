@@ -14,7 +14,9 @@ const MAX_RANDOM_DELAY: Duration = Duration::from_secs(2);
 pub(crate) enum InvalidPoint {
     #[error("there is no such point; there are {}", point_names())]
     Unknown,
-    #[error("nothing that counts is left out there; try note-begun or note-ended")]
+    #[error(
+        "nothing that counts is not backed up there; try journal-block-start or journal-block-end"
+    )]
     NoSabotage,
 }
 
@@ -528,7 +530,7 @@ mod tests {
 
     #[test]
     fn failpoints_are_found_by_name() {
-        assert_eq!(point("note-begun"), Ok(Point::JournalBlockStart));
-        assert!(point("lunch").unwrap_err().to_string().contains("note-begun"));
+        assert_eq!(point("journal-block-start"), Ok(Point::JournalBlockStart));
+        assert!(point("lunch").unwrap_err().to_string().contains("journal-block-start"));
     }
 }

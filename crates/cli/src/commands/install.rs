@@ -51,11 +51,10 @@ const MAX_SECRET_BYTES: u64 = 1 << 20;
 /// is newer than this program's, Velero's or Bowline's, is never replaced by an older one: it is
 /// kept and reported. Before anything is changed, the API server validates all objects.
 ///
-/// The server gets no more permissions than it needs. With `--profile=backup-only`, it reads
-/// everything and writes only in its own namespace, apart from volume snapshots and hooks in pods.
-/// Even that is enough to become an administrator, because it includes reading all Secrets and
-/// executing commands in every pod. Restores need `--profile=full`, which is equivalent to
-/// administrator permissions, because restores create roles and bindings of any kind.
+/// The server is never bound to `cluster-admin`, but both profiles can be used to become one. With
+/// `--profile=backup-only`, it writes only in its own namespace, apart from volume snapshots and
+/// hooks in pods, but it reads all Secrets and can execute commands in every pod. Restores need
+/// `--profile=full`, because they create objects of every kind, including roles and bindings.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
@@ -69,8 +68,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Profile>,
 
-    /// Image of the server [default: the image of the existing server, otherwise `bowline` with the
-    /// version of this program, which is not published]
+    /// Image of the server; needed for the first installation, because no image is published
+    /// [default: the image of the existing server]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
@@ -116,11 +115,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     ignored: IgnoredFlags<IgnoredInstallFlags>,
 
-    /// Flags for the server, after `--`, such as `-- --concurrent-backups=8`
-    #[arg(last = true, value_name = "SERVER FLAGS")]
+    /// Any flags of `bowline server`, after `--`, such as `-- --concurrent-restores=8`
+    #[arg(last = true, value_name = "SERVER FLAGS", help_heading = velero_flags::SERVER_FLAGS_HEADING)]
     server_flags: Vec<String>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Cluster")]
     cluster: ClusterArgs,
 }
 

@@ -36,7 +36,7 @@ pub(super) enum Command {
     #[command(mut_arg("name", |name| name.help("Name of the restore")))]
     Logs(logs::Args),
     Delete(delete::Args),
-    /// Cancel queued or running restores
+    /// Cancel waiting or running restores
     ///
     /// Nothing more is restored, and plugin operations are canceled. Restored objects are kept. The
     /// restore ends as Failed and is shown as Canceled. With --wait, the exit code is 0 once the

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bowline_api::snapshot_type::SnapshotType;
+use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_plugin_host::InheritedEnvironment;
 use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
@@ -25,6 +26,8 @@ use lease_times::LeaseTimes;
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
 /// Longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest number of bytes that a flag sets.
+const MAX_QUANTITY: u64 = 1 << 50;
 
 /// The flags of a server by themselves, for those who check what a server will be told.
 #[derive(Debug, clap::Parser)]
@@ -150,6 +153,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", env = "VELERO_SCRATCH_DIR")]
     scratch_dir: Option<PathBuf>,
 
+    /// Maximum uncompressed size of the archive of a backup to restore or delete
+    #[arg(long, value_name = "QUANTITY", default_value = "16Gi", value_parser = bytes)]
+    archive_size_limit: u64,
+
+    /// Maximum space for the items of one archive in --scratch-dir, during a restore or deletion.
+    /// Each parallel restore and deletion needs its own; see also `bowline install
+    /// --scratch-size-limit`
+    #[arg(long, value_name = "QUANTITY", default_value = "8Gi", value_parser = bytes)]
+    archive_scratch_limit: u64,
+
+    /// Maximum memory for the index of one archive, during a restore or deletion: about 200 bytes
+    /// for each item. Raise the memory limit of the pod as well
+    #[arg(long, value_name = "QUANTITY", default_value = "192Mi", value_parser = bytes)]
+    archive_index_limit: u64,
+
     /// Number of backups to run in parallel
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = positive_count)]
     concurrent_backups: usize,
@@ -236,7 +254,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value = "10000")]
     backup_sync_limit: usize,
 
-    /// Interval at which the deletion of an expired backup is retried; 0 for 60m
+    /// Interval at which the deletion of an expired backup is retried after it was refused or failed;
+    /// 0 for 60m
     #[arg(long, value_name = "DURATION", default_value = "60m", value_parser = duration)]
     garbage_collection_frequency: Duration,
 
@@ -245,8 +264,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value = "100")]
     garbage_collection_limit: usize,
 
-    /// Skip the backup that would be due immediately when a schedule is created, unless set in the
-    /// schedule
+    /// Skip the times that have passed when a schedule is first processed, or resumed with `schedule
+    /// unpause`, unless set in the schedule
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     schedule_skip_immediately: bool,
@@ -256,7 +275,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     store_validation_frequency: Duration,
 
-    /// Time to wait for a resource in the cluster to reach the expected state
+    /// Time that a restore waits for each of these: a CustomResourceDefinition to be served,
+    /// additional items of an action to be ready, a container with a hook to start, a restored claim
+    /// to be bound
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     resource_timeout: Duration,
 
@@ -264,9 +285,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     terminating_resource_timeout: Duration,
 
-    /// Order of resources to restore, such as a,b,-,c: kinds before `-` first, after it last
-    /// [default: Velero's]
-    #[arg(long, value_name = "KINDS")]
+    /// Order of resources to restore, such as a,b,-,c: those before `-` first, those after it last
+    /// [default: Velero's: customresourcedefinitions, namespaces, storageclasses,
+    /// volumesnapshotclass.snapshot.storage.k8s.io, volumesnapshotcontents.snapshot.storage.k8s.io,
+    /// volumesnapshots.snapshot.storage.k8s.io, datauploads.velero.io, persistentvolumes,
+    /// persistentvolumeclaims, clusterroles, roles, serviceaccounts, clusterrolebindings,
+    /// rolebindings, secrets, configmaps, limitranges, priorityclasses, pods, replicasets.apps,
+    /// clusterclasses.cluster.x-k8s.io, endpoints, services, -,
+    /// clusterbootstraps.run.tanzu.vmware.com, clusters.cluster.x-k8s.io,
+    /// clusterresourcesets.addons.cluster.x-k8s.io, apps.kappctrl.k14s.io,
+    /// packageinstalls.packaging.carvel.dev]
+    #[arg(long, value_name = "RESOURCES")]
     restore_resource_priorities: Option<Priorities>,
 
     /// Allow storage locations with link-local or cloud metadata addresses. Insecure: anyone who can
@@ -340,6 +369,12 @@ fn options(args: Args) -> Options {
         download_url: args.download_url,
         metrics_address: args.metrics_address,
         scratch_dir: args.scratch_dir.unwrap_or_else(std::env::temp_dir),
+        unpack_limits: UnpackLimits {
+            total: args.archive_size_limit,
+            spool: args.archive_scratch_limit,
+            index: args.archive_index_limit,
+            ..defaults.unpack_limits
+        },
         concurrent_backups: args.concurrent_backups,
         concurrent_restores: args.concurrent_restores,
         item_block_worker_count: args.item_block_worker_count,
@@ -402,6 +437,16 @@ fn mebibytes(text: &str) -> Result<usize, InvalidValue> {
     }
 }
 
+/// Number of bytes, in whole mebibytes or gibibytes: `192Mi`, `16Gi`.
+fn bytes(text: &str) -> Result<u64, InvalidValue> {
+    let unit = |suffix: &str, shift: u32| -> Option<u64> {
+        let count: u64 = text.strip_suffix(suffix)?.parse().ok()?;
+        (count > 0).then(|| count.checked_mul(1 << shift)).flatten()
+    };
+    let bytes = unit("Mi", 20).or_else(|| unit("Gi", 30));
+    bytes.filter(|bytes| *bytes <= MAX_QUANTITY).ok_or(InvalidValue::Bytes)
+}
+
 /// Duration that may be zero.
 fn duration(text: &str) -> Result<Duration, InvalidValue> {
     flags::duration(text).map(|duration| duration.to_std().unwrap_or_default())
@@ -424,6 +469,7 @@ fn by_provider(text: &str) -> Result<LocationsByProvider, InvalidValue> {
 
 #[cfg(test)]
 mod tests {
+    use bowline_engine::restore::unpack::ExceededLimit;
     use clap::Parser;
 
     use super::*;
@@ -488,6 +534,9 @@ mod tests {
             "--plugin-call-timeout=2h",
             "--plugin-env=ACME_*,TOKEN",
             "--plugin-message-limit=64Mi",
+            "--archive-size-limit=64Gi",
+            "--archive-scratch-limit=20Gi",
+            "--archive-index-limit=512Mi",
             "--freeze-timeout=90s",
             "--backup-sync-period",
             "0s",
@@ -517,11 +566,38 @@ mod tests {
         let all = parse_options(&["--plugin-env=all"]).plugin_inherited_environment;
         assert_eq!(all, InheritedEnvironment::All);
         assert_eq!(options.plugin_message_limit, 64 << 20);
+        let UnpackLimits { total, spool, index, .. } = options.unpack_limits;
+        assert_eq!([total, spool, index], [64 << 30, 20 << 30, 512 << 20]);
         assert_eq!(options.freeze_timeout, Duration::from_secs(90));
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parse_options(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
         assert_eq!(options.log, log::Options { level, format: log::Format::Json });
+    }
+
+    #[test]
+    fn help_lists_the_default_restore_priorities() {
+        let command = <TestCommand as clap::CommandFactory>::command();
+        let mut arguments = command.get_arguments();
+        let argument = arguments.find(|one| one.get_id() == "restore_resource_priorities").unwrap();
+        let help = argument.get_help().unwrap().to_string().replace(' ', "");
+        let default = Priorities::default().to_string();
+        assert!(help.ends_with(&format!("[default:Velero's:{default}]")), "{help}");
+    }
+
+    #[test]
+    fn flags_that_errors_about_archives_name_exist() {
+        for limit in [ExceededLimit::Total(1), ExceededLimit::Spool(1), ExceededLimit::Index(1)] {
+            let flag = limit.flag().unwrap();
+            let UnpackLimits { total, spool, index, .. } =
+                parse_options(&[&format!("{flag}=3Mi")]).unpack_limits;
+            let changed = match limit {
+                ExceededLimit::Total(_) => total,
+                ExceededLimit::Spool(_) => spool,
+                _ => index,
+            };
+            assert_eq!(changed, 3 << 20, "{flag}");
+        }
     }
 
     #[test]
@@ -572,6 +648,9 @@ mod tests {
             "--plugin-call-timeout=0s",
             "--plugin-message-limit=0Mi",
             "--plugin-message-limit=8388608",
+            "--archive-size-limit=0Gi",
+            "--archive-scratch-limit=8589934592",
+            "--archive-index-limit=99999999999999999Gi",
             "--plugin-env=",
             "--freeze-timeout=0s",
             "--default-volume-snapshot-locations=aws",

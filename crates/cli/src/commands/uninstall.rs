@@ -42,10 +42,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Backups in buckets are never touched. Exits with 2 if nothing is installed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also remove the namespace with everything in it, and the custom resource definitions unless
-    /// other namespaces need them, as Velero's `uninstall` does. Backups stay in their buckets and
-    /// can be synced from there; logs of restores are deleted. Refused while Velero runs in the
-    /// namespace
+    /// Also remove the namespace with everything in it, including Schedules, locations and
+    /// credentials, and the custom resource definitions unless other namespaces need them, as
+    /// Velero's `uninstall` does. Run `bowline recovery export` first; the file contains no
+    /// Schedules. Backups stay in their buckets and can be synced from there; logs of restores are
+    /// deleted if a server runs. Refused while Velero runs in the namespace
     #[arg(long)]
     purge: bool,
 

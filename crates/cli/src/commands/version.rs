@@ -12,6 +12,9 @@ use crate::{flags, output, server_status};
 /// Version of this program.
 pub(crate) const CLIENT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
+/// Start of the version that a Bowline server reports.
+const SERVER_VERSION_PREFIX: &str = "bowline-";
+
 /// Print the versions of the client and the server
 ///
 /// Exits with 2 if no server reports its version.
@@ -54,7 +57,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
 
 /// Warning about a client and a server whose versions do not match.
 fn version_warning(client: &str, server: &str) -> Option<String> {
-    let parsed = |text: &str| Version::parse(text.strip_prefix('v').unwrap_or(text)).ok();
+    let parsed = |text: &str| {
+        // Bowline's server reports `bowline-0.1.0`, Velero's `v1.18.3`.
+        let text = text.strip_prefix(SERVER_VERSION_PREFIX).unwrap_or(text);
+        Version::parse(text.strip_prefix('v').unwrap_or(text)).ok()
+    };
     let (client_version, server_version) = (parsed(client)?, parsed(server)?);
     let older = match (client_version.major, client_version.minor)
         .cmp(&(server_version.major, server_version.minor))
@@ -79,6 +86,9 @@ mod tests {
             ("v1.2.3", "1.2.0-rc.1", None),
             ("v1.2.3", "v1.3.0", Some("upgrade the client")),
             ("v2.0.0", "v1.9.0", Some("upgrade the server")),
+            ("v0.1.0", "bowline-0.1.2", None),
+            ("v0.1.0", "bowline-0.2.0", Some("upgrade the client")),
+            ("v0.2.0", "bowline-0.1.0", Some("upgrade the server")),
             ("v1.2.3", "main", None),
             ("v1.2.3", "", None),
         ] {

@@ -37,6 +37,8 @@ pub(crate) enum InvalidValue {
     TaskCount,
     #[error("must be from 1Mi to 1024Mi")]
     Mebibytes,
+    #[error("must be a number of bytes in whole MiB or GiB, such as 192Mi or 16Gi")]
+    Bytes,
     #[error("must be a number of whole GiB, such as 10Gi, or 0")]
     Gibibytes,
 }

@@ -77,11 +77,11 @@ mod tests {
     fn errors_come_first_and_omitted_messages_are_counted() {
         let mut results = Results::default();
         assert_eq!(first_lines(&results), [""; 0]);
-        results.warnings.add("shop", "the data of its volume is not in the backup");
+        results.warnings.add("shop", "the data of the volume is not in the backup");
         results.errors.velero.push("the plugin\u{7} is gone".to_owned());
         let both = [
             "error: the plugin\u{fffd} is gone",
-            "warning: namespace shop: the data of its volume is not in the backup",
+            "warning: namespace shop: the data of the volume is not in the backup",
         ];
         assert_eq!(first_lines(&results), both);
         for number in 0..9 {

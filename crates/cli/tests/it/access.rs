@@ -115,7 +115,7 @@ const TABLE: [Row; 7] = [
                 || (is_event && question.is_one_of(&["create", "patch"])))
     }),
     row("create and change any object", false, true, |question| question.is_one_of(&CHANGE)),
-    row("grant rights that it does not have", false, true, |question| {
+    row("grant permissions that it does not have", false, true, |question| {
         question.is_one_of(&["bind", "escalate"])
     }),
     row("delete objects of applications", false, false, |question| question.is_one_of(&DELETE)),

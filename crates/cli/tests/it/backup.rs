@@ -360,7 +360,7 @@ fn describe_names_unreadable_files_with_the_reason() {
          Forbidden: AccessDenied>",
         "0 of 1 completed successfully, 1 failed <cannot read BackupItemOperations: the file is not in the \
          storage location>",
-        "Resource List:  <cannot read BackupResourceList: it is damaged",
+        "Resource List:  <cannot read BackupResourceList: the file is damaged",
         "Phase:  PartiallyFailed",
         "Total items to be backed up:  3",
     ] {
@@ -392,7 +392,7 @@ fn logs_are_printed_and_errors_do_not_quote_the_link() {
             &["cannot download from `127.0.0.1`", "check that this machine can reach it"],
         ),
         (Answer::Cut, &["the download was interrupted"]),
-        (Answer::File(b"no gzip".to_vec()), &["it is damaged"]),
+        (Answer::File(b"no gzip".to_vec()), &["the file is damaged"]),
         (Answer::Reason("no such location"), &["cannot provide the file: no such location"]),
     ] {
         let _server = FakeServer::start(&env, [("BackupLog", answer)]);

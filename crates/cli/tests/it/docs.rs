@@ -24,7 +24,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ),
     (
         "docs/operate.md",
-        "kubectl -n velero logs deployment/bowline --all-pods --prefix",
+        "kubectl -n velero logs -l app.kubernetes.io/name=bowline --prefix --tail=-1",
         "pods of the test run in name only",
     ),
     (

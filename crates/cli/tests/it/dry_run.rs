@@ -204,13 +204,13 @@ fn each_object_gets_a_verdict_without_any_change() {
     };
     let DryRunFixture { shop, missing_namespace, group, .. } = &fixture;
     let at = |kind: &str, name: &str| find(&format!("{kind} {shop}/{name}"));
-    assert_eq!(find(&format!("namespaces {shop}")), ("skip", "it exists"));
+    assert_eq!(find(&format!("namespaces {shop}")), ("skip", "the namespace exists"));
     assert_eq!(find(&format!("namespaces {missing_namespace}")), ("create", ""));
     assert_eq!(at("configmaps", "new"), ("create", ""));
-    assert_eq!(at("configmaps", "same"), ("skip", "it exists and is the same"));
-    let reason = "it exists and would stay as it is, but differs in data.key";
+    assert_eq!(at("configmaps", "same"), ("skip", "the object exists and is identical"));
+    let reason = "the object exists and would be kept, although it differs in data.key";
     assert_eq!(at("configmaps", "other"), ("skip", reason));
-    let reason = format!("its namespace {missing_namespace} does not exist yet");
+    let reason = format!("namespace {missing_namespace} does not exist yet");
     assert_eq!(
         find(&format!("configmaps {missing_namespace}/lost")),
         ("notValidated", reason.as_str())
@@ -219,13 +219,13 @@ fn each_object_gets_a_verdict_without_any_change() {
     assert!(verdict == "refuse" && reason.contains("spec.ports[0].port"), "{reason}");
     let (verdict, reason) = at("deployments.apps", "web");
     assert!(verdict == "skip" && reason.contains("spec.template"), "{reason}");
-    let reason = "its kind is not there before its definition is restored";
+    let reason = "the kind is not served before its definition is restored";
     assert_eq!(at(&format!("widgets.{group}"), "w"), ("notValidated", reason));
     let (verdict, reason) = at("widgets.unknown.example.io", "w");
     assert!(verdict == "refuse" && reason.contains("does not serve widgets.unknown"), "{reason}");
     assert_eq!(at("pods", "done").0, "skip");
     assert_eq!(at("serviceaccounts", "app"), ("create", ""));
-    let reason = format!("it needs the service account {shop}/app, which is not there yet");
+    let reason = format!("the service account {shop}/app does not exist yet");
     assert_eq!(at("pods", "needs-app"), ("notValidated", reason.as_str()));
     assert_eq!(verdicts.len(), 14, "{verdicts:#?}");
     assert_eq!((&document["counts"]["refuse"], &document["wouldFail"]), (&json!(2), &json!(true)));
@@ -297,7 +297,7 @@ fn modifiers_are_applied_with_the_rights_of_the_user() {
     assert!(ended.stderr.contains("would fail validation and never run"), "{}", ended.stderr);
     map(rules);
     let document: Value = serde_json::from_str(&env.run_ok(&modified)).unwrap();
-    assert_eq!(object_verdicts(&document)[0].2, "it exists and is the same");
+    assert_eq!(object_verdicts(&document)[0].2, "the object exists and is identical");
     let document: Value = serde_json::from_str(&env.run_ok(&line)).unwrap();
     assert!(object_verdicts(&document)[0].2.contains("differs in data.key"), "{document:#}");
 
@@ -324,7 +324,7 @@ fn modifiers_are_applied_with_the_rights_of_the_user() {
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let [(_, verdict, reason)] = <[_; 1]>::try_from(object_verdicts(&document)).unwrap();
     assert_eq!(verdict, "notValidated", "{reason}");
-    assert!(reason.contains("your own rights do not suffice"), "{reason}");
+    assert!(reason.contains("your permissions are not sufficient"), "{reason}");
     assert!(ended.stderr.contains("warning: cannot list the PodVolumeBackups"), "{}", ended.stderr);
 }
 
@@ -354,7 +354,7 @@ fn dry_run_reports_archive_damage_and_missing_files() {
         let ended = env.run(&[&line[..], &["--allow-damaged-archive"]].concat());
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
         assert!(
-            ended.stdout.contains("in the archive: the archive breaks off"),
+            ended.stdout.contains("in the archive: the archive ends early"),
             "{}",
             ended.stdout
         );

@@ -180,7 +180,7 @@ fn non_plugin_is_refused_in_one_line() {
     }
     // A name is a file, not a program of the PATH.
     let ended = scratch.run(&world, &["plugin", "inspect", "true"]);
-    assert_refused(&ended, &["/true: it cannot be started"]);
+    assert_refused(&ended, &["/true: the process cannot be started"]);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn refused_configuration_fails_one_rule_and_skips_the_others() {
         *store_findings[0],
         json!({
             "plugin": {"kind": "ObjectStore", "name": "fixture.bowline.io/os", "version": "v1"},
-            "rule": "takes its configuration",
+            "rule": "Init accepts the configuration",
             "verdict": "broken",
             "reason": "config key \"root\" is required",
             "left": [],
@@ -368,7 +368,7 @@ fn missing_input_skips_rules() {
     let ended = run(&[&scratch.root()]);
     assert_eq!(ended.code, Some(0), "{}", ended.stdout);
     let rules = section(&ended.stdout, "ObjectStore v1 fixture.bowline.io/os");
-    assert_eq!(rules[0], "  ok       takes its configuration");
+    assert_eq!(rules[0], "  ok       Init accepts the configuration");
     let hint = ": name a scratch bucket with --bucket";
     let is_skipped = |rule: &&str| rule.starts_with("  skipped") && rule.ends_with(hint);
     assert!(rules.len() > 1 && rules[1..].iter().all(is_skipped), "{}", ended.stdout);
@@ -400,7 +400,7 @@ fn interrupted_check_cleans_up() {
     let stdout = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{stdout}");
     assert!(
-        stdout.contains("  ok       leaves no snapshot, and no volume that it has not named\n"),
+        stdout.contains("  ok       the check leaves no snapshot and no unknown volume\n"),
         "{stdout}"
     );
     assert_eq!(scratch.files("snapshots"), [] as [PathBuf; 0]);

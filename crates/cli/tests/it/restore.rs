@@ -314,7 +314,10 @@ pub(crate) fn assert_works_with_velero(env: &TestEnv, velero: &Velero) {
     let verdicts = object_verdicts(&document);
     let settings =
         verdicts.iter().find(|(name, ..)| name == "configmaps velero-app/settings").unwrap();
-    assert_eq!((settings.1.as_str(), settings.2.as_str()), ("skip", "it exists and is the same"));
+    assert_eq!(
+        (settings.1.as_str(), settings.2.as_str()),
+        ("skip", "the object exists and is identical")
+    );
 
     env.run_ok(&["restore", "delete", "copy", "--confirm"]);
     eventually_blocking("the restore is gone", TIMEOUT, || env.names::<Restore>().is_empty());

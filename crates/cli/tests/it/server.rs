@@ -30,10 +30,10 @@ fn server_reports_missing_prerequisites_and_stops_cleanly() {
         assert!(ended.stderr.contains(reason), "{}", ended.stderr);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     };
-    cannot_start(server(&[]), "the namespace `velero` does not exist");
+    cannot_start(server(&[]), "namespace `velero` does not exist");
     let mut other = server(&[]);
     other.env("VELERO_NAMESPACE", "elsewhere");
-    cannot_start(other, "the namespace `elsewhere` does not exist");
+    cannot_start(other, "namespace `elsewhere` does not exist");
     cannot_start(server(&["--namespace=default"]), "backups.velero.io, restores.velero.io");
     cannot_start(server(&["--kubeconfig=/nowhere/at/all"]), "/nowhere/at/all");
 
@@ -45,13 +45,13 @@ fn server_reports_missing_prerequisites_and_stops_cleanly() {
         let mut process = server(&["-n", "default", "--log-format=json"]).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap());
         let mut log = String::new();
-        while !log.contains("the server is up") {
+        while !log.contains("server started") {
             assert_ne!(lines.read_line(&mut log).unwrap(), 0, "it ended: {log}");
         }
         kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
         lines.read_to_string(&mut log).unwrap();
         assert_eq!(process.wait().unwrap().code(), Some(0), "{log}");
-        assert!(!log.contains("given up"), "something did not end by itself: {log}");
+        assert!(!log.contains("did not end within"), "something did not end by itself: {log}");
         assert!(log.lines().all(|line| line.starts_with("{\"") && line.ends_with('}')), "{log}");
     }
     assert_eq!(world.leftovers(), [] as [&str; 0]);
@@ -111,7 +111,7 @@ fn traces_are_sent_to_the_collector_of_the_standard_variable() {
         .unwrap();
     let mut lines = BufReader::new(process.stderr.take().unwrap());
     let mut log = String::new();
-    while !log.contains("the server is up") {
+    while !log.contains("server started") {
         assert_ne!(lines.read_line(&mut log).unwrap(), 0, "it ended: {log}");
     }
     let backup = ["backup", "create", "traced", "-n", "default", "--wait"];

@@ -76,7 +76,7 @@ fn add_group(discovery: &mut Discovery, group: APIGroupDiscovery) {
     for version in group.versions {
         let version_name = version.version.unwrap_or_default();
         if version.freshness.as_deref() == Some("Stale") {
-            let reason = "its API server does not answer";
+            let reason = "the extension API server does not answer";
             discovery.failed.push(format!("{name}/{version_name}: {reason}"));
             continue;
         }

@@ -21,7 +21,7 @@ pub(super) fn failure(status: Option<Status>) -> Result<Option<String>> {
     if status.status.as_deref() == Some("Success") {
         return Ok(None);
     }
-    let message = strip_command(&status.message.unwrap_or_else(|| "it failed".to_owned()));
+    let message = strip_command(&status.message.unwrap_or_else(|| "the command failed".to_owned()));
     match status.code.and_then(|code| u16::try_from(code).ok()) {
         Some(code @ 500..=599)
             if KUBELET_NOT_REACHED.iter().any(|prefix| message.contains(prefix)) =>

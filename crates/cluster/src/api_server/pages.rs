@@ -113,7 +113,7 @@ impl Pages {
         })?;
         let token = frame.metadata.continue_token;
         if !token.is_empty() && self.next.as_ref() == Some(&token) {
-            let text = "it gives the same continue token again".to_owned();
+            let text = "the API server returned the same continue token again".to_owned();
             return Err(Error::Unreadable(text).into());
         }
         self.next = Some(token).filter(|token| !token.is_empty());
@@ -126,7 +126,7 @@ impl Pages {
     async fn recover(&mut self, failed: FailedAttempt) -> Result<()> {
         let resource = &self.source.resource.id;
         if let Error::Expired { next: Some(token) } = &failed.error {
-            tracing::info!(%resource, "the list took so long that it goes on at a later time");
+            tracing::info!(%resource, "the list took so long that it continues with a later state");
             self.next = Some(token.clone());
             self.max_read = 0;
         } else {

@@ -96,7 +96,7 @@ impl RetryBudget {
                 requested.unwrap_or(doubled)
             }
         };
-        tracing::debug!("asking again: {error}");
+        tracing::debug!("retrying the request: {error}");
         tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
         Ok(())
     }

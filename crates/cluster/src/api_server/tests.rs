@@ -1,10 +1,10 @@
 //! Tests with an API server that is unreachable, busy, or cut off in the middle of an answer.
 
 use std::future::{Ready, ready};
-use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use futures::TryStreamExt as _;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -40,7 +40,7 @@ impl ScriptedServer {
 
     /// Seconds between the first and the last request, and the number of requests.
     fn elapsed_and_count(&self) -> (u64, usize) {
-        let requests = self.requests.lock().unwrap();
+        let requests = self.requests.lock();
         let lasted = requests.last().unwrap().duration_since(requests[0]);
         (lasted.as_secs(), requests.len())
     }
@@ -56,7 +56,7 @@ impl tower_service::Service<Request<Body>> for ScriptedServer {
     }
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
-        let mut requests = self.requests.lock().unwrap();
+        let mut requests = self.requests.lock();
         requests.push(Instant::now());
         ready(match (self.answer)(requests.len() - 1) {
             ScriptedAnswer::Refused => Err(std::io::ErrorKind::ConnectionRefused.into()),
@@ -154,7 +154,7 @@ async fn truncated_page_is_requested_again() {
     assert_eq!(list(&stage).await.unwrap(), ["m0", "m1", "m0", "m1", "m2"]);
 
     let stage = ScriptedServer::new(|_| ScriptedAnswer::Responds(200, None, cut(0)));
-    assert!(list(&stage).await.unwrap_err().to_string().contains("ends in the middle"));
+    assert!(list(&stage).await.unwrap_err().to_string().contains("the list is incomplete"));
     assert!((115..=130).contains(&stage.elapsed_and_count().0));
 }
 

@@ -99,17 +99,17 @@ fn labels_and_expressions_must_all_hold() {
 fn a_selector_of_a_resource_that_cannot_hold_is_refused() {
     let long = "x".repeat(64);
     for (selector, words) in [
-        (selector(&[("", "x")], &[]), "\"\" is no key of a label"),
-        (selector(&[("a b", "x")], &[]), "is no key"),
-        (selector(&[("-a", "x")], &[]), "is no key"),
-        (selector(&[("/a", "x")], &[]), "is no key"),
-        (selector(&[("A.io/a", "x")], &[]), "is no key"),
-        (selector(&[("a/b/c", "x")], &[]), "is no key"),
-        (selector(&[(&long, "x")], &[]), "is no key"),
-        (selector(&[("a", "b c")], &[]), "\"b c\", asked of a, is no value of a label"),
-        (selector(&[("a", "b-")], &[]), "is no value"),
-        (selector(&[("a", &long)], &[]), "is no value"),
-        (selector(&[], &[expression("a", "In", &["("])]), "is no value"),
+        (selector(&[("", "x")], &[]), "\"\" is not a label key"),
+        (selector(&[("a b", "x")], &[]), "is not a label key"),
+        (selector(&[("-a", "x")], &[]), "is not a label key"),
+        (selector(&[("/a", "x")], &[]), "is not a label key"),
+        (selector(&[("A.io/a", "x")], &[]), "is not a label key"),
+        (selector(&[("a/b/c", "x")], &[]), "is not a label key"),
+        (selector(&[(&long, "x")], &[]), "is not a label key"),
+        (selector(&[("a", "b c")], &[]), "\"b c\" for a is not a label value"),
+        (selector(&[("a", "b-")], &[]), "is not a label value"),
+        (selector(&[("a", &long)], &[]), "is not a label value"),
+        (selector(&[], &[expression("a", "In", &["("])]), "is not a label value"),
         (selector(&[], &[expression("a", "In", &[])]), "In needs values for a"),
         (selector(&[], &[expression("a", "NotIn", &[])]), "NotIn needs values for a"),
         (selector(&[], &[expression("a", "Exists", &["x"])]), "Exists takes no values for a"),
@@ -117,8 +117,8 @@ fn a_selector_of_a_resource_that_cannot_hold_is_refused() {
             selector(&[], &[expression("a", "DoesNotExist", &["x"])]),
             "DoesNotExist takes no values for a",
         ),
-        (selector(&[], &[expression("a", "in", &["x"])]), "\"in\" is no operator for a"),
-        (selector(&[], &[expression("a", "Gt", &["1"])]), "\"Gt\" is no operator for a"),
+        (selector(&[], &[expression("a", "in", &["x"])]), "\"in\" is not an operator for a"),
+        (selector(&[], &[expression("a", "Gt", &["1"])]), "\"Gt\" is not an operator for a"),
     ] {
         let error = Selector::new(&selector).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
@@ -144,8 +144,8 @@ fn a_text_that_is_no_selector_says_where_it_breaks() {
         ("a>-1", "a cannot be compared with \"-1\""),
         ("a>99999999999999999999", "expected a whole number"),
         ("a<", "a cannot be compared with \"\""),
-        ("a=b/c", "\"b/c\", asked of a, is no value"),
-        ("ä", "\"ä\" is no key"),
+        ("a=b/c", "\"b/c\" for a is not a label value"),
+        ("ä", "\"ä\" is not a label key"),
     ] {
         let error = Selector::parse(text).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::{Error, Result};
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 /// Number of attempts at a failing read. After that the last failure is the answer: a forbidden
@@ -32,7 +33,7 @@ impl<T: Send> Lazy<T> {
             }
             let read = read.await;
             if let Err(error) = &read {
-                let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut failures = self.failures.lock();
                 failures.push(error.clone());
             }
             read
@@ -41,7 +42,7 @@ impl<T: Send> Lazy<T> {
     }
 
     fn exhausted_error(&self) -> Option<Error> {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = self.failures.lock();
         failures.get(MAX_ATTEMPTS - 1).cloned()
     }
 }
@@ -60,7 +61,7 @@ impl<K, T> Default for LazyMap<K, T> {
 impl<K: Eq + Hash, T> LazyMap<K, T> {
     /// Value of a key, read or not.
     pub(super) fn entry(&self, key: K) -> Arc<Lazy<T>> {
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.values.lock();
         Arc::clone(values.entry(key).or_default())
     }
 }

@@ -29,6 +29,10 @@ const FILE_MODE: u32 = 0o755;
 /// Compression level. Every item is stored twice, so compression takes more time than everything else together; the
 /// default level takes a third longer for a tenth less.
 const COMPRESSION_LEVEL: Compression = Compression::new(4);
+/// Size of a tar header, and the unit of contents.
+const BLOCK_SIZE: usize = 512;
+/// Length of the name in a header. Longer paths are divided, or have a header of their own.
+const MAX_PLAIN_NAME: usize = 100;
 /// Suffix of the preferred version's folder.
 const PREFERRED_VERSION_SUFFIX: &str = "-preferredversion";
 
@@ -54,7 +58,7 @@ pub(super) struct Entry {
 
 /// The archive accepts no more items: writing or uploading it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the archive cannot be written any more")]
+#[error("the archive can no longer be written")]
 pub(super) struct ArchiveClosed;
 
 /// The thread that writes the archive.
@@ -138,7 +142,7 @@ fn write(
     let mut items = 0;
     while let Some(message) = entries.blocking_recv() {
         let Message::Entry(entry) = message else {
-            return Err(io::Error::other("it was broken off"));
+            return Err(io::Error::other("the archive was aborted"));
         };
         for path in &entry.paths {
             append(&mut tar, path, entry.item.json(), seconds)?;
@@ -162,7 +166,24 @@ pub(super) fn append(
     content: &[u8],
     seconds: u64,
 ) -> io::Result<()> {
-    append_from(tar, path, content.len() as u64, content, seconds)
+    let mut header = header(content.len() as u64, seconds);
+    if !has_plain_name(path) {
+        return tar.append_data(&mut header, path, content);
+    }
+    // What `append_data` writes, without taking the path apart and without a copy of the content: that is several
+    // percent of the time of a backup.
+    header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+    header.set_cksum();
+    let into = tar.get_mut();
+    into.write_all(header.as_bytes())?;
+    into.write_all(content)?;
+    into.write_all(&[0; BLOCK_SIZE][..content.len().next_multiple_of(BLOCK_SIZE) - content.len()])
+}
+
+/// True if a path fits into a header as it is.
+fn has_plain_name(path: &str) -> bool {
+    let is_plain = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
+    path.len() <= MAX_PLAIN_NAME && path.split('/').all(is_plain)
 }
 
 /// Appends a file of a known size from a reader.
@@ -173,11 +194,15 @@ pub(super) fn append_from(
     content: impl io::Read,
     seconds: u64,
 ) -> io::Result<()> {
+    tar.append_data(&mut header(size, seconds), path, content)
+}
+
+fn header(size: u64, seconds: u64) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_size(size);
     header.set_mode(FILE_MODE);
     header.set_mtime(seconds);
-    tar.append_data(&mut header, path, content)
+    header
 }
 
 /// Counts the bytes written.
@@ -195,5 +220,27 @@ impl io::Write for CountingWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archive_is_the_same_for_plain_and_other_names() {
+        let long = format!("resources/pods/namespaces/{}/{}.json", "n".repeat(63), "p".repeat(200));
+        for path in ["metadata/version", "resources/pods/v1/p.json", &"x".repeat(100), &long] {
+            for content in [&b""[..], b"{}", &[b'a'; 512], &[b'b'; 5000]] {
+                let (mut ours, mut theirs) =
+                    (tar::Builder::new(Vec::new()), tar::Builder::new(Vec::new()));
+                append(&mut ours, path, content, 7).unwrap();
+                append_from(&mut theirs, path, content.len() as u64, content, 7).unwrap();
+                assert_eq!(ours.into_inner().unwrap(), theirs.into_inner().unwrap(), "{path}");
+            }
+        }
+        for path in ["../x", "a/../b", "/a"] {
+            assert!(!has_plain_name(path), "{path}");
+        }
     }
 }

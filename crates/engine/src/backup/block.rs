@@ -56,9 +56,10 @@ pub(super) async fn process(context: &Arc<Context>, spooled: Vec<SpooledItem>, a
     }
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
-            context
-                .report
-                .error(ReportSubject::Run, format!("the backup of a block broke off: {error}"));
+            context.report.error(
+                ReportSubject::Run,
+                format!("the backup of an item block was aborted: {error}"),
+            );
         }
     }
 }
@@ -86,7 +87,7 @@ async fn back_up_block(
         exclude_pods(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
         // Without intents no snapshot is requested; the reasons are reported.
-        plan.journaled(false).create(context, &sink).await.finish(context, &sink).await;
+        plan.journaled(None).create(context, &sink).await.finish(context, &sink).await;
         return;
     }
     let pods = plans.iter().map(|(pod, _)| journal_pod(pod)).collect();
@@ -96,13 +97,13 @@ async fn back_up_block(
         Err(error) => {
             for id in ids {
                 if context.visited.mark_visited(&id) {
-                    context.report.error(&id, format!("it is not backed up: {error}"));
+                    context.report.error(&id, format!("the item is not backed up: {error}"));
                 }
             }
             return;
         }
     };
-    let plan = plan.journaled(journaled.is_in_journal);
+    let plan = plan.journaled(journaled.start_intents());
     let sink = Sink::for_block(journaled).with_members(block).deferring(plan.waiting_claims());
     exclude_pods(context, &sink, &unreadable);
     let BlockOutcome { is_complete: is_whole, frozen } =
@@ -190,7 +191,7 @@ async fn back_up_frozen(
         let remaining = ids.iter().filter(|id| sink.take_member(id).is_some());
         for id in visited.into_iter().chain(remaining) {
             let text =
-                "the backup of its block broke off at it or before it: a defect; see the log";
+                "the item is not backed up: its item block was aborted by a bug; see the log";
             report.error(id, text);
         }
     }

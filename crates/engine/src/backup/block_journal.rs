@@ -8,10 +8,10 @@ mod replay;
 mod stored_block;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
 
-use bowline_plugin::ResourceIdentifier;
+use bowline_plugin::{ResourceIdentifier, SnapshotId};
 use bowline_store::file::Snapshot;
+use parking_lot::Mutex;
 
 use super::archive::{Archive, Entry};
 use super::hook::Tally;
@@ -33,7 +33,7 @@ pub(super) struct JournaledBlock {
     /// Pods that may be frozen during the block.
     pods: Vec<Pod>,
     /// True if the start of the block is in the journal.
-    pub(super) is_in_journal: bool,
+    is_in_journal: bool,
     report: Report,
     tally: Tally,
     /// Pods that may still be frozen when the block has ended.
@@ -53,13 +53,18 @@ struct Inner {
     in_flight: Vec<Intent>,
 }
 
+/// Proof that intents are in the journal. Only the functions that write them return one.
+#[derive(Clone, Copy)]
+pub(super) struct IntentsInJournal(());
+
 impl JournaledBlock {
-    pub(super) fn store(&self, object: &Object, entry: Entry) {
-        self.lock().stored.push((object.clone(), entry));
+    /// Proof that the intents of the start of the block are in the journal, if they are.
+    pub(super) fn start_intents(&self) -> Option<IntentsInJournal> {
+        self.is_in_journal.then_some(IntentsInJournal(()))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn store(&self, object: &Object, entry: Entry) {
+        self.inner.lock().stored.push((object.clone(), entry));
     }
 }
 
@@ -78,19 +83,19 @@ impl VisitResults for JournaledBlock {
     }
 
     fn record_visited(&self, id: &ResourceIdentifier) {
-        self.lock().visited.push(id.clone());
+        self.inner.lock().visited.push(id.clone());
     }
 
     fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
-        self.lock().snapshotted.push((volume.to_owned(), outcome));
+        self.inner.lock().snapshotted.push((volume.to_owned(), outcome));
     }
 
     fn record_in_flight(&self, intent: Intent) {
-        self.lock().in_flight.push(intent);
+        self.inner.lock().in_flight.push(intent);
     }
 
     fn record_operation(&self, operation: Operation) {
-        self.lock().operations.push(operation);
+        self.inner.lock().operations.push(operation);
     }
 }
 
@@ -124,15 +129,15 @@ pub(super) async fn begin_block(
     let requested = snapshot_intents(&intents);
     if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
         let started = BlockStarted { block, pods: pods.clone(), intents };
-        match context.journal.append(&JournalEntry::Begun(started)).await {
+        match context.journal.append(&JournalEntry::BlockStarted(started)).await {
             Ok(()) => {}
             Err(error) if !pods.is_empty() => return Err(error),
             Err(error) => {
                 is_in_journal = false;
                 if !context.journal_unavailable.swap(true, Ordering::Relaxed) {
                     let text = format!(
-                        "{error}; items are backed up all the same, and if the server ends now, \
-                         plugins are shown them again"
+                        "{error}; items are backed up nevertheless, and if the server restarts \
+                         now, plugins process them again"
                     );
                     context.report.warn(ReportSubject::Run, text);
                 }
@@ -149,22 +154,22 @@ fn snapshot_intents(intents: &[Intent]) -> Vec<Intent> {
     intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
 }
 
-/// Records more intents of plugins in a block than were known before. Returns true if they are in the journal.
+/// Records more intents of plugins in a block than were known before. Returns the proof if they are in the journal.
 pub(super) async fn append_intents(
     context: &Context,
     journaled: &JournaledBlock,
     intents: Vec<Intent>,
-) -> bool {
+) -> Option<IntentsInJournal> {
     if intents.is_empty() || !journaled.is_in_journal {
-        return journaled.is_in_journal;
+        return journaled.start_intents();
     }
-    journaled.lock().requested.extend(snapshot_intents(&intents));
-    let record = JournalEntry::Also { block: journaled.block, intents };
+    journaled.inner.lock().requested.extend(snapshot_intents(&intents));
+    let record = JournalEntry::MoreIntents { block: journaled.block, intents };
     let written = context.journal.append(&record).await;
     if let Err(error) = &written {
         tracing::warn!("{error}");
     }
-    written.is_ok()
+    written.ok().map(IntentsInJournal)
 }
 
 /// Deletes the snapshots of an incomplete block: the next server takes them anew and would not know of these. Those
@@ -182,16 +187,24 @@ async fn discard_snapshots(context: &Context, inner: &mut Inner, report: &Report
     }
     csi::discard_block_snapshots(context, &csi_snapshots).await;
     let leftovers = snapshot::discard(context.snapshots.port(), plugin_snapshots, report).await;
-    let is_leftover =
-        |volume: &str| leftovers.iter().any(|one| one.spec.persistent_volume_name == volume);
-    let requested = inner.requested.iter().filter(|intent| is_leftover(&intent.item.name));
-    inner.in_flight.extend(requested.cloned());
+    let answered = inner.requested.iter().filter_map(|intent| answered_intent(intent, &leftovers));
+    inner.in_flight.extend(answered);
     inner.operations.retain(|one| !one.kind.is_of_volume() && !csi::is_csi_operation(one));
     let to_snapshotted = |snapshot: Snapshot| {
         let volume = snapshot.spec.persistent_volume_name.clone();
         (volume, SnapshotOutcome::PluginSnapshot(Box::new(snapshot)))
     };
     inner.snapshotted.extend(leftovers.into_iter().map(to_snapshotted));
+}
+
+/// The request for one of these snapshots, with the snapshot's ID. `None` if it is for none of them.
+fn answered_intent(intent: &Intent, snapshots: &[Snapshot]) -> Option<Intent> {
+    let is_requested = |one: &&Snapshot| one.spec.persistent_volume_name == intent.item.name;
+    let snapshot = snapshots.iter().find(is_requested)?;
+    let id = SnapshotId::new(&snapshot.status.provider_snapshot_id)?;
+    let mut answered = intent.clone();
+    answered.snapshot.as_mut()?.created = Some(id.to_string());
+    Some(answered)
 }
 
 /// Records the outcome of a block, and passes it on.
@@ -202,7 +215,7 @@ pub(super) async fn end_block(
     archive: &Archive,
 ) {
     let JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner } = journaled;
-    let mut inner = inner.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut inner = inner.into_inner();
     if !is_complete && !context.cancel.is_cancelled() {
         discard_snapshots(context, &mut inner, &report).await;
     }
@@ -225,6 +238,10 @@ pub(super) async fn end_block(
     } else {
         None
     };
+    let snapshots: Vec<_> =
+        snapshotted.iter().filter_map(|(_, outcome)| plugin_snapshot(outcome)).collect();
+    let answered = requested.iter().filter_map(|intent| answered_intent(intent, &snapshots));
+    let created: Vec<_> = in_flight.iter().cloned().chain(answered).collect();
     let mut is_end_journaled = false;
     if let Some(stored_block) = stored_block {
         let (hooks_attempted, hooks_failed) = tally.counts();
@@ -240,10 +257,7 @@ pub(super) async fn end_block(
                 .map(|one| record::of_backup(one, run))
                 .collect(),
             volume_operations: operations.iter().filter_map(record::of_volume).collect(),
-            snapshots: snapshotted
-                .iter()
-                .filter_map(|(_, outcome)| plugin_snapshot(outcome))
-                .collect(),
+            snapshots,
             csi_snapshots: snapshotted.iter().filter_map(|(_, one)| csi_snapshot(one)).collect(),
             lacking_volumes: snapshotted.iter().filter_map(unsupported_volume).collect(),
             unmatched_volumes: snapshotted
@@ -262,9 +276,14 @@ pub(super) async fn end_block(
         };
         if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue {
             is_end_journaled =
-                journal_best_effort(context, &JournalEntry::Ended(Box::new(ended))).await;
+                journal_best_effort(context, &JournalEntry::BlockEnded(Box::new(ended))).await;
         }
         failpoint::hit(Point::BlockEndJournaled);
+    }
+    // A later attempt repeats the block and takes its snapshots anew.
+    if is_in_journal && is_complete && !is_end_journaled && !requested.is_empty() {
+        let intents = created;
+        journal_best_effort(context, &JournalEntry::InFlight { block, intents }).await;
     }
     // The block is repeated if necessary, but not the post-hooks that have run.
     if is_in_journal && !is_end_journaled {
@@ -314,7 +333,7 @@ fn unsupported_volume((volume, outcome): &(String, SnapshotOutcome)) -> Option<(
 async fn journal_best_effort(context: &Context, record: &JournalEntry) -> bool {
     let written = context.journal.append(record).await;
     if let Err(error) = &written {
-        tracing::warn!("{error}; if the server ends now, more is done again than need be");
+        tracing::warn!("{error}; if the server restarts now, some work is repeated");
     }
     written.is_ok()
 }
@@ -356,7 +375,7 @@ pub(super) async fn back_up_single(
     all.extend(plan.intents());
     match begin_block(context, Vec::new(), all).await {
         Ok(journaled) => {
-            let plan = plan.journaled(journaled.is_in_journal);
+            let plan = plan.journaled(journaled.start_intents());
             let sink = Sink::for_block(journaled);
             let backing_up = item::back_up_claimed(context, object, origin, &sink);
             Box::pin(plan.create_around(context, &sink, backing_up)).await;
@@ -364,6 +383,6 @@ pub(super) async fn back_up_single(
                 end_block(context, journaled, !context.is_aborted(), archive).await;
             }
         }
-        Err(error) => context.report.error(&id, format!("it is not backed up: {error}")),
+        Err(error) => context.report.error(&id, format!("the item is not backed up: {error}")),
     }
 }

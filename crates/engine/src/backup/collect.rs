@@ -5,11 +5,12 @@
 //! may contain related items are complete. Objects for actions of plugins wait until the blocks are stored, because
 //! actions may add items of those.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::ResourceIdentifier;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -140,7 +141,7 @@ pub(super) async fn items(
     let mut tasks = JoinSet::new();
     let report_broken_list = |ended: Result<(), JoinError>| {
         if let Err(error) = ended {
-            context.report.error(ReportSubject::Run, format!("a listing broke off: {error}"));
+            context.report.error(ReportSubject::Run, format!("a listing was aborted: {error}"));
         }
     };
     for listing in listings {
@@ -163,7 +164,7 @@ pub(super) async fn items(
     while let Some(ended) = tasks.join_next().await {
         report_broken_list(ended);
     }
-    std::mem::take(&mut *spooled.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *spooled.lock())
 }
 
 /// Visits the items that were spooled until the blocks are done.
@@ -192,7 +193,7 @@ pub(super) fn report_unreadable_spool(
     id: &ResourceIdentifier,
     error: &std::io::Error,
 ) {
-    let text = format!("it cannot be read back from the scratch folder: {error}");
+    let text = format!("the item cannot be read from the scratch folder: {error}");
     context.report.error(id, text);
 }
 
@@ -297,15 +298,15 @@ async fn visit_or_spool(
     }
     if let FilterVerdict::Skip(reason) = credentials::verdict(context, &object, Inclusion::Filtered)
     {
-        tracing::debug!(item = %object.id(), "left out: {reason}");
+        tracing::debug!(item = %object.id(), "not backed up: {reason}");
         return;
     }
     match spool_object(context, &object, is_of_block) {
         Ok(spooled_item) => {
-            spooled.lock().unwrap_or_else(PoisonError::into_inner).push(spooled_item);
+            spooled.lock().push(spooled_item);
         }
         Err(error) => {
-            let text = format!("it cannot be kept in the scratch folder: {error}");
+            let text = format!("the item cannot be written to the scratch folder: {error}");
             context.report.error(&object.id(), text);
         }
     }

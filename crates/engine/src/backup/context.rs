@@ -4,12 +4,13 @@
 //! cluster, the filter and the hooks compiled for those, and the selectors of each action. A request that cannot be
 //! served therefore fails before anything has started.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_plugin::{BackupItemAction, Code, ItemBlockAction, ResourceIdentifier};
 use bowline_store::BackupStore;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -100,7 +101,7 @@ impl Context {
             biased;
             answer = call => answer,
             () = canceled_for(&self.cancel, CANCEL_GRACE) => {
-                let text = "no answer since the backup was canceled; the plugin may go on";
+                let text = "no answer since the backup was canceled; the plugin may continue";
                 Err(bowline_plugin::Error::new(Code::DeadlineExceeded, text))
             }
         }
@@ -114,7 +115,7 @@ impl Context {
 
     pub(super) fn record_operation(&self, operation: Operation) {
         self.progress.snapshots.record_operation(&operation);
-        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+        self.operations.lock().push(operation);
     }
 
     /// Records the outcome of a volume from an earlier process.
@@ -231,8 +232,10 @@ pub(super) async fn assemble(
     let (built_in_item_actions, built_in_block_actions) = (named.len(), named_block.len());
     for action in run.backup_item_actions {
         if named.iter().any(|built_in| built_in.name == action.name) {
-            let text =
-                format!("the action {} of a plugin takes no part: it is built in", action.name);
+            let text = format!(
+                "the action {} of a plugin is not used: the action is built in",
+                action.name
+            );
             report.warn(ReportSubject::Run, text);
         } else {
             named.push(action);

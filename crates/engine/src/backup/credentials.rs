@@ -1,9 +1,9 @@
 //! The server's own credentials that a run excluded.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use bowline_api::annotation;
+use parking_lot::Mutex;
 
 use super::Context;
 use super::filter::{FilterVerdict, SkipReason};
@@ -27,24 +27,22 @@ pub(super) fn verdict(context: &Context, object: &Object, inclusion: Inclusion) 
         context.filter.item(resource, namespace, name, labels)
     };
     if verdict == FilterVerdict::Skip(SkipReason::Credentials) {
-        let secrets = context.credentials.secrets.lock();
-        let mut secrets = secrets.unwrap_or_else(PoisonError::into_inner);
-        secrets.insert(format!("{namespace}/{name}"));
+        context.credentials.secrets.lock().insert(format!("{namespace}/{name}"));
     }
     verdict
 }
 
 /// Warns about the credentials that are not in the backup.
 pub(super) fn warn_excluded(context: &Context) {
-    let secrets = context.credentials.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+    let secrets = context.credentials.secrets.lock();
     if secrets.is_empty() {
         return;
     }
     let names: Vec<&str> = secrets.iter().map(String::as_str).collect();
     let text = format!(
-        "credentials of the server are not in the backup: the Secrets {}; keep them elsewhere, or set \
-         the annotation {}=true on the Backup to include them; the label \
-         velero.io/exclude-from-backup=true on a Secret leaves it out without this warning",
+        "the credentials of the server are not in the backup: Secrets {}; keep them elsewhere, \
+         or set the annotation {}=true on the Backup to include them; to avoid this warning, set \
+         the label velero.io/exclude-from-backup=true on the Secrets",
         names.join(", "),
         annotation::INCLUDE_CREDENTIALS
     );

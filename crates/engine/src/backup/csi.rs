@@ -36,11 +36,12 @@ mod retention;
 mod snapshot_watch;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
 use futures::TryStreamExt as _;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -82,17 +83,17 @@ pub(super) struct CompletedSnapshots {
 
 impl CompletedSnapshots {
     pub(super) fn add(&self, record: CsiSnapshotRecord) {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.records.lock();
         records.insert((record.namespace.clone(), record.claim.clone()), record);
     }
 
     fn of_claim(&self, namespace: &str, name: &str) -> Option<CsiSnapshotRecord> {
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self.records.lock();
         records.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     fn of_snapshot(&self, namespace: &str, name: &str) -> Option<CsiSnapshotRecord> {
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self.records.lock();
         records.values().find(|one| one.namespace == namespace && one.name == name).cloned()
     }
 }
@@ -149,19 +150,15 @@ impl SnapshotResources {
 }
 
 impl Csi {
-    fn claims(&self) -> MutexGuard<'_, Claims> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Marks a claim as handled.
     pub(super) fn mark_handled(&self, namespace: &str, name: &str) {
-        self.claims().handled.insert((namespace.to_owned(), name.to_owned()));
+        self.claims.lock().handled.insert((namespace.to_owned(), name.to_owned()));
     }
 
     /// True if the calling block may snapshot the claim, which is in flight from then on.
     fn begin_snapshot(&self, namespace: &str, name: &str) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
-        let mut claims = self.claims();
+        let mut claims = self.claims.lock();
         let is_first = claims.handled.insert(key.clone());
         if is_first {
             claims.in_flight.insert(key);
@@ -171,7 +168,7 @@ impl Csi {
 
     /// Ends the flight of a claim: what is to be stored of it is known now.
     pub(super) fn finish_snapshot(&self, namespace: &str, name: &str) {
-        self.claims().in_flight.remove(&(namespace.to_owned(), name.to_owned()));
+        self.claims.lock().in_flight.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
     /// Decides on the visit of a claim. A claim that another block has in flight is left to that block;
@@ -185,7 +182,7 @@ impl Csi {
         mark_visited: impl FnOnce() -> bool,
     ) -> ClaimVisit {
         let key = (namespace.to_owned(), name.to_owned());
-        let mut claims = self.claims();
+        let mut claims = self.claims.lock();
         if (is_of_another_block && claims.in_flight.contains(&key)) || !mark_visited() {
             return ClaimVisit::Skip;
         }
@@ -237,7 +234,7 @@ fn snapshot_api(context: &Context) -> Option<SnapshotApi<'_>> {
 }
 
 fn warn_leftover(report: &Report, id: &ResourceIdentifier, target: &Target, reason: &str) {
-    report.warn(id, format!("{target} that was made for it may be left over: {reason}"));
+    report.warn(id, format!("{target} may be left over: {reason}"));
 }
 
 /// Deletes a snapshot that was requested when the server ended and whose outcome is unknown.
@@ -246,8 +243,7 @@ pub(super) async fn reclaim(context: &Context, intent: &Intent) {
     let Some(api) = snapshot_api(context) else { return };
     let target = Target::from(csi_intent);
     // Each member of a group names the group.
-    let reclaimed = context.csi.reclaimed.lock();
-    let is_first = reclaimed.unwrap_or_else(PoisonError::into_inner).insert(target.clone());
+    let is_first = context.csi.reclaimed.lock().insert(target.clone());
     if !is_first {
         return;
     }
@@ -264,7 +260,11 @@ pub(super) async fn discard_block_snapshots(context: &Context, records: &[CsiSna
         let targets = targets_of(records);
         for (target, reason) in retention::discard(&api, &targets).await.undeleted {
             let Target { namespace, name, .. } = target;
-            tracing::warn!(namespace, name, "the next process takes it away: {reason}");
+            tracing::warn!(
+                namespace,
+                name,
+                "the next attempt deletes the VolumeSnapshot: {reason}"
+            );
         }
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn report_failed_groups(discovery: &Discovery, report: &Report) {
         let group = failed.split('/').next().unwrap_or_default();
         let message = format!("the API group {failed}; its objects are not in the backup");
         if COMPUTED.contains(&group) {
-            tracing::info!("{message}, where there never are any");
+            tracing::info!("{message}, which never has any");
         } else {
             report.error(ReportSubject::Run, message);
         }

@@ -15,11 +15,11 @@
 //!   ever.
 
 mod annotation;
+mod post_hooks;
 mod run;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod thaw;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,9 +35,11 @@ use crate::report::error_text;
 use crate::resource::{GroupResource, Resources};
 
 pub use crate::hook::{Error, OnError};
+pub use post_hooks::{
+    HookContext, MAX_CONCURRENT_THAWS, Thaw, Unthawed, retry_thaw, retry_thaw_all,
+};
 pub use run::{PreOutcome, run_pre};
 pub use tally::{Freeze, Tally};
-pub use thaw::{HookContext, MAX_CONCURRENT_THAWS, Thaw, Unthawed, retry_thaw, retry_thaw_all};
 
 /// The hooks of a Backup.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +91,7 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Annotations => f.write_str("of its annotations"),
+            Self::Annotations => f.write_str("of the pod's annotations"),
             Self::Spec(name) => write!(f, "{name:?} of the backup"),
         }
     }

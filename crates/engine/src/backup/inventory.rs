@@ -1,10 +1,10 @@
 //! Names of the archive's items, for `-resource-list.json.gz`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_store::BackupFile;
 use bowline_store::file::BackupContent;
+use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
 use crate::item::Object;
@@ -34,7 +34,7 @@ impl Inventory {
     /// Records an item.
     pub(super) fn add(&self, object: &Object) {
         let kind = format!("{}/{}", object.resource.api_version(), object.resource.kind);
-        let mut names = self.lock();
+        let mut names = self.names.lock();
         let group = names.entry((kind, object.namespace.clone())).or_insert_with(|| Names {
             resource: object.resource.id.clone(),
             text: String::new(),
@@ -47,20 +47,16 @@ impl Inventory {
 
     /// Number of items.
     pub fn count(&self) -> usize {
-        let names = self.lock();
+        let names = self.names.lock();
         names.values().map(|group| group.count).sum()
     }
 
     /// The resources of the items.
     pub(super) fn resources(&self) -> Vec<GroupResource> {
-        let names = self.lock();
+        let names = self.names.lock();
         let resources: BTreeSet<&GroupResource> =
             names.values().map(|group| &group.resource).collect();
         resources.into_iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Group, Names>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,7 +67,7 @@ impl BackupContent for Inventory {
 /// The format of [`bowline_store::file::ResourceList`], which is the type that reads it.
 impl Serialize for Inventory {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let names = self.lock();
+        let names = self.names.lock();
         let mut kinds: BTreeMap<&str, Vec<(&str, &Names)>> = BTreeMap::new();
         for ((kind, namespace), group) in names.iter() {
             kinds.entry(kind).or_default().push((namespace, group));

@@ -30,11 +30,11 @@ mod sink;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::{Mutex, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::archive::Archive;
@@ -178,9 +178,9 @@ async fn visit_one(
         }
         VisitState::LateSnapshot { block, snapshot } => {
             let plan = SnapshotPlan::prepare_item(context, &object, snapshot).await;
-            let is_journaled = block_journal::append_intents(context, block, plan.intents()).await;
+            let journaled = block_journal::append_intents(context, block, plan.intents()).await;
             let backing_up = back_up_item(context, object, origin, sink, visit);
-            plan.journaled(is_journaled).create_around(context, sink, backing_up).await;
+            plan.journaled(journaled).create_around(context, sink, backing_up).await;
         }
         VisitState::BackUp => back_up_item(context, object, origin, sink, visit).await,
     }
@@ -195,7 +195,7 @@ fn begin_visit<'a>(
 ) -> VisitState<'a> {
     let id = object.id();
     if let Some(reason) = skip_reason(context, object, origin.inclusion) {
-        tracing::debug!(item = %id, "left out: {reason}");
+        tracing::debug!(item = %id, "not backed up: {reason}");
         return VisitState::Skip;
     }
     if sink.defers(&id) {
@@ -310,7 +310,7 @@ pub(super) fn record_found(context: &Context, object: &Object) {
 /// Reason why an item is not backed up, if any.
 fn skip_reason(context: &Context, object: &Object, inclusion: Inclusion) -> Option<String> {
     if object.is_being_deleted {
-        return Some("it is being deleted".to_owned());
+        return Some("the object is being deleted".to_owned());
     }
     match credentials::verdict(context, object, inclusion) {
         FilterVerdict::Include => None,
@@ -326,7 +326,7 @@ pub(super) struct Namespaces {
 
 impl Namespaces {
     fn touch(&self, namespace: &str) {
-        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut touched = self.touched.lock();
         if !touched.contains(namespace) {
             touched.insert(namespace.to_owned());
         }
@@ -334,11 +334,11 @@ impl Namespaces {
 
     /// All of them.
     pub(super) fn touched(&self) -> BTreeSet<String> {
-        self.touched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.touched.lock().clone()
     }
 
     /// True if an item was found in a namespace.
     pub(super) fn has(&self, namespace: &str) -> bool {
-        self.touched.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+        self.touched.lock().contains(namespace)
     }
 }

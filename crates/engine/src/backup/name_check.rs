@@ -10,6 +10,8 @@ use bowline_store::{BackupName, BackupStore, Error};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::Backoff;
+
 /// Time to retry if nothing would be lost.
 pub(super) const CHECK_FRESH: Duration = Duration::from_secs(20);
 /// Time to retry if the run already has data.
@@ -38,7 +40,7 @@ pub(super) async fn check_name(
     cancel: &CancellationToken,
 ) -> NameAvailability {
     let started_at = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     loop {
         let error = match store.exists(name).await {
             Ok(true) => return NameAvailability::Taken,
@@ -48,13 +50,16 @@ pub(super) async fn check_name(
         if !error.is_retryable() || started_at.elapsed() >= retry_window {
             return NameAvailability::Unknown(error);
         }
-        tracing::warn!("the bucket is asked again in {pause:?}: {}", error_chain(&error));
+        let pause = backoff.next_pause();
+        tracing::warn!(
+            "cannot check the name in the bucket; retrying in {pause:?}: {}",
+            error_chain(&error)
+        );
         tokio::select! {
             () = sleep(pause) => {}
             () = stop.cancelled() => return NameAvailability::Unknown(error),
             () = cancel.cancelled() => return NameAvailability::Unknown(error),
         }
-        pause = LONGEST_PAUSE.min(pause * 2);
     }
 }
 

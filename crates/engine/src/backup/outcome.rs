@@ -3,7 +3,7 @@
 //! Even a run that fails early, or is not resumed, has started work outside that must stay known: operations and
 //! snapshots in the journal of an earlier process. Its [`BackupOutcome`] contains them too.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_store::file::{BackupVolumeInfo, CsiVolumeSnapshotClasses, FreezeWindow, Snapshot};
@@ -127,7 +127,7 @@ fn build_outcome(
         report.warn(&id, text);
     }
     let resources = context.inventory;
-    let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let operations = context.operations.into_inner();
     let (hooks, freezes) = (context.hook_tally.counts(), context.hook_tally.windows());
     let (volumes, snapshots) = (volume_results.infos, volume_results.snapshots);
     let csi_snapshots = volume_results.csi_snapshots;

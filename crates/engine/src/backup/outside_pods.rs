@@ -17,7 +17,7 @@ pub(super) async fn record_outside_pods(context: &Context, facts: &Volumes) {
             Err(error) => tracing::warn!(
                 namespace,
                 claim,
-                "whether pods want the files of the claim copied is not known: {error}"
+                "cannot check whether pods request a file-system backup of the claim: {error}"
             ),
         }
     }

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::ResourceList;
 use bowline_store::pipe;
 use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::archive;
 use super::hook::Tally;
@@ -54,7 +55,7 @@ impl<'a> ReplacementItems<'a> {
 
     pub(super) fn store(&self, object: &Object) -> io::Result<()> {
         let place = self.spool.put(&object.item)?;
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         for path in archive::paths(&object.resource, &object.namespace, &object.name) {
             places.insert(path, place);
         }
@@ -63,7 +64,7 @@ impl<'a> ReplacementItems<'a> {
             "" => object.name.clone(),
             namespace => format!("{namespace}/{}", object.name),
         };
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).push((kind, name));
+        self.names.lock().push((kind, name));
         Ok(())
     }
 }
@@ -84,7 +85,8 @@ impl VisitResults for ReplacementItems<'_> {
 
     fn record_operation(&self, operation: Operation) {
         let text = format!(
-            "the action {} began the operation {} when the item was stored again; nobody waits for it",
+            "the action {} started operation {} when the item was stored again; the backup does \
+             not wait for it",
             operation.plugin, operation.id
         );
         self.context.report.error(&operation.item, text);
@@ -140,8 +142,8 @@ async fn replace(
     let Some(ReplacementItems { spool, places, names, .. }) = sink.into_replacement() else {
         return Ok(0);
     };
-    let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let names = names.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let places = places.into_inner();
+    let names = names.into_inner();
     if places.is_empty() {
         return Ok(0);
     }
@@ -153,7 +155,8 @@ async fn replace(
 
 async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion, sink: &Sink<'_>) {
     let Some((resource, id)) = context.resolve(id) else {
-        let text = "an operation asked to store it again, and the cluster has no such kind";
+        let text = "an operation requested to store the item again, but the cluster does not serve its \
+             kind";
         context.report.error(id, text);
         return;
     };
@@ -163,9 +166,9 @@ async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion,
             item::visit(context, object, origin, sink).await;
         }
         // The earlier version stays.
-        Ok(None) => tracing::info!(item = %id, "not stored again: it is gone"),
+        Ok(None) => tracing::info!(item = %id, "not stored again: the object no longer exists"),
         Err(error) => {
-            let text = format!("it cannot be read to be stored again: {error}");
+            let text = format!("the item cannot be read to be stored again: {error}");
             context.report.error(&id, text);
         }
     }

@@ -5,12 +5,12 @@
 //! rest inside the freeze window, for all volumes of a block concurrently: it fixes the point in time and nothing
 //! else. Completing a snapshot and uploading it are operations that continue after the backup's items.
 
-mod leftover;
 mod progress;
+mod reclaim;
 mod zone;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
@@ -25,6 +25,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
@@ -37,9 +38,9 @@ use crate::journal::{Intent, SnapshotIntent};
 use crate::operation::{Completion, Kind, Operation, State, VolumeDetails};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
-pub use leftover::{ReclaimError, ReclaimOutcome, discard, reclaim};
-pub(super) use leftover::{reclaim_in_flight, warn_all_leftovers};
 pub use progress::SnapshotProgress;
+pub use reclaim::{ReclaimError, ReclaimOutcome, discard, reclaim};
+pub(super) use reclaim::{reclaim_before_repeat, warn_all_leftovers};
 
 /// Number of volumes prepared concurrently.
 const MAX_CONCURRENT_VOLUMES: usize = 16;
@@ -66,12 +67,12 @@ impl Locations {
 
     /// Claims a volume; true if the caller now has it.
     pub(super) fn claim_volume(&self, volume: &str) -> bool {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.into())
+        self.claimed.lock().insert(volume.into())
     }
 
     /// True if no block has claimed a volume.
     pub(super) fn is_unclaimed(&self, volume: &str) -> bool {
-        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let claimed = self.claimed.lock();
         !self.snapshotters.is_empty() && !claimed.contains(volume)
     }
 }
@@ -110,9 +111,9 @@ enum PluginPlanError {
     Volume(#[from] InvalidItem),
     #[error(transparent)]
     Open(OpenError),
-    #[error("{plugin} cannot tell whether the volume is its own: {error}")]
+    #[error("{plugin} cannot determine whether it supports the volume: {error}")]
     VolumeId { plugin: Name, error: Error },
-    #[error("{plugin} knows nothing of {id}: {error}")]
+    #[error("{plugin} returned no information about volume {id}: {error}")]
     VolumeInfo { plugin: Name, id: VolumeId, error: Error },
     /// The intent could not be written to the journal: a snapshot without a record could be left behind.
     #[error("the journal of the backup cannot be written")]
@@ -247,6 +248,7 @@ fn intent(volume: &str, ready: &ReadyVolume) -> Intent {
             volume: ready.id.to_string(),
             zone: ready.zone.clone(),
             request: ready.request.clone(),
+            created: None,
         }),
         csi: None,
     }
@@ -280,7 +282,7 @@ pub(super) async fn create_snapshots(
                 sink.results(context).record_snapshot(&volume, SnapshotOutcome::Unmatched);
             }
             PluginPlan::Failed(error) => {
-                sink.report(context).error(&id, format!("it is not snapshotted: {error}"));
+                sink.report(context).error(&id, format!("no snapshot was created: {error}"));
                 sink.results(context).record_snapshot(&volume, SnapshotOutcome::NotAttempted);
             }
             PluginPlan::Ready(ready) => create_one(context, &volume, &id, *ready, sink).await,
@@ -307,13 +309,15 @@ async fn create_one(
     let snapshot = match created {
         Ok(snapshot) => snapshot,
         Err(error) => {
-            let text = format!("{plugin} could not snapshot {}: {error}", ready.id);
+            let text =
+                format!("{plugin} could not create a snapshot of volume {}: {error}", ready.id);
             sink.report(context).error(id, text);
             if error.may_exist() {
-                leftover::warn_leftover(sink.report(context), id, plugin, &ready.request);
+                let intent = intent(volume, &ready);
+                reclaim::warn_leftover(sink.report(context), &intent);
                 // A plugin that can be asked for the snapshot again is asked when the backup has ended.
                 if ready.snapshotter.is_v2 {
-                    sink.results(context).record_in_flight(intent(volume, &ready));
+                    sink.results(context).record_in_flight(intent);
                 }
             }
             let record = record(SnapshotPhase::Failed, None);
@@ -322,7 +326,7 @@ async fn create_one(
                 .record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(record)));
         }
     };
-    tracing::info!(volume, %plugin, location, %snapshot, "a snapshot was taken");
+    tracing::info!(volume, %plugin, location, %snapshot, "snapshot created");
     let taken = record(SnapshotPhase::Completed, Some(&snapshot));
     sink.results(context).record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
     let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
@@ -355,11 +359,11 @@ enum PluginCreateError {
     #[error(transparent)]
     Plugin(#[from] Error),
     #[error(
-        "the plugin has not answered within {} s, and pods are frozen until it does: a plugin that needs longer needs \
-         a longer --freeze-timeout of the server", .0.as_secs()
+        "the plugin has not answered within {} s, and pods stay frozen until it answers; if the \
+         plugin needs longer, increase --freeze-timeout of the server", .0.as_secs()
     )]
     FreezeTimeout(Duration),
-    #[error("it has not answered in time")]
+    #[error("the plugin has not answered in time")]
     NoAnswer,
 }
 
@@ -404,7 +408,7 @@ async fn create(
         && (ready.snapshotter.is_v2 || error.is_undelivered())
         && !context.is_aborted()
     {
-        tracing::info!(volume, "the snapshot is asked for again: {error}");
+        tracing::info!(volume, "requesting the snapshot again: {error}");
         answer = request_snapshot().await;
     }
     match (answer, window) {
@@ -459,9 +463,8 @@ pub fn warn_not_uploaded(operations: &[Operation], report: &Report) {
             && operation.completion == Completion::NothingToUpload
         {
             let Operation { id, plugin, item, .. } = operation;
-            let text = format!(
-                "the snapshot {id} is where {plugin} has put it: the plugin has no upload stage"
-            );
+            let text =
+                format!("snapshot {id} is not uploaded: plugin {plugin} has no upload stage");
             report.warn(item, text);
         }
     }

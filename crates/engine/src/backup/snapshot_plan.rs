@@ -24,6 +24,7 @@ use bowline_plugin::ResourceIdentifier;
 use futures::future::join;
 
 use super::Context;
+use super::block_journal::IntentsInJournal;
 use super::csi::{self, PlannedCsiSnapshot, SnapshotAttempt};
 use super::item::Sink;
 use super::snapshot::{self, PlannedPluginSnapshot};
@@ -97,9 +98,9 @@ impl SnapshotPlan {
     }
 
     /// The plan, after an attempt to write its intents to the journal. A snapshot without a record could be left
-    /// behind, so those fail whose intents are not there.
-    pub(super) fn journaled(self, is_in_journal: bool) -> JournaledPlan {
-        let Self { by_plugins, by_csi } = self;
+    /// behind, so all fail without the proof that their intents are there.
+    pub(super) fn journaled(self, proof: Option<IntentsInJournal>) -> JournaledPlan {
+        let (Self { by_plugins, by_csi }, is_in_journal) = (self, proof.is_some());
         JournaledPlan(Self {
             by_plugins: snapshot::fail_unless_journaled(by_plugins, is_in_journal),
             by_csi: csi::fail_unless_journaled(by_csi, is_in_journal),

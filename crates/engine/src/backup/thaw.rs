@@ -10,12 +10,12 @@
 //!   far as the journal could be written.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_api::backup::BackupHooks;
 use futures::StreamExt as _;
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -74,13 +74,13 @@ pub struct ThawOutcome {
 #[derive(Debug, thiserror::Error)]
 pub enum ThawError {
     /// The API server does not answer, or refuses.
-    #[error("cannot thaw what may be frozen")]
+    #[error("cannot thaw pods that may be frozen")]
     Cluster(#[source] cluster::Error),
     /// The hooks are unknown, or no longer valid.
-    #[error("cannot thaw what may be frozen: hooks of the backup cannot be used: {}", .0.join("; "))]
+    #[error("cannot thaw pods that may be frozen: the hooks of the backup cannot be used: {}", .0.join("; "))]
     Hooks(Vec<String>),
     /// The cluster does not serve pods.
-    #[error("cannot thaw what may be frozen: the cluster serves no pods")]
+    #[error("cannot thaw pods that may be frozen: the cluster serves no pods")]
     NoPods,
 }
 
@@ -92,14 +92,14 @@ pub struct UnwrittenThaws(Mutex<BTreeMap<String, Vec<JournalEntry>>>);
 impl UnwrittenThaws {
     /// Removes pods from a list that were thawed already.
     pub fn apply(&self, run: &str, frozen: &mut FrozenByBlock) {
-        for record in self.lock().get(run).into_iter().flatten() {
+        for record in self.0.lock().get(run).into_iter().flatten() {
             apply_thaw(frozen, record);
         }
     }
 
     /// Retries the entries that could not be written before.
     pub async fn write(&self, run: &str, journal: &dyn Journal) -> Result<(), journal::Error> {
-        let records = self.lock().get(run).cloned().unwrap_or_default();
+        let records = self.0.lock().get(run).cloned().unwrap_or_default();
         for record in records {
             journal.append(&record).await?;
             self.remove_record(run, &record);
@@ -109,7 +109,7 @@ impl UnwrittenThaws {
 
     /// Forgets a run whose journal is gone.
     pub fn discard_run(&self, run: &str) {
-        self.lock().remove(run);
+        self.0.lock().remove(run);
     }
 
     /// Writes an entry. The entry counts from now on, written or not.
@@ -119,24 +119,20 @@ impl UnwrittenThaws {
         journal: &dyn Journal,
         record: JournalEntry,
     ) -> Result<(), journal::Error> {
-        self.lock().entry(run.to_owned()).or_default().push(record.clone());
+        self.0.lock().entry(run.to_owned()).or_default().push(record.clone());
         journal.append(&record).await?;
         self.remove_record(run, &record);
         Ok(())
     }
 
     fn remove_record(&self, run: &str, record: &JournalEntry) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if let Some(records) = all.get_mut(run) {
             records.retain(|one| one != record);
             if records.is_empty() {
                 all.remove(run);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<JournalEntry>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +164,7 @@ pub async fn thaw_leftover_pods(
     }
     let work = Mutex::new(outcome);
     let error = ThawPass { context: thaw_context, work: &work }.run(retry).await.err();
-    let mut outcome = work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut outcome = work.into_inner();
     outcome.error = outcome.error.or(error);
     outcome
 }
@@ -230,7 +226,7 @@ impl ThawPass<'_> {
     /// Each pod once, however many blocks have frozen it: the last block records which hooks have run since.
     fn targets(&self) -> Vec<ThawTarget> {
         let mut targets: BTreeMap<(String, String, String), ThawTarget> = BTreeMap::new();
-        for (&block, pods) in &self.lock().frozen {
+        for (&block, pods) in &self.work.lock().frozen {
             for pod in pods {
                 let key = (pod.namespace.clone(), pod.name.clone(), pod.uid.clone());
                 let blocks = targets.remove(&key).map(|before| before.blocks).unwrap_or_default();
@@ -286,7 +282,7 @@ impl ThawPass<'_> {
         retry: ThawRetry<'_>,
     ) -> Option<UnreachedPod<'b>> {
         let FoundPod { target, object, plan } = found;
-        tracing::info!(pod = %object.id(), "the pod may still be frozen, and is thawed");
+        tracing::info!(pod = %object.id(), "the pod may still be frozen; running its post-hooks");
         let (report, tally) = (Report::default(), Tally::default());
         let thaw = Thaw::new(object, plan).without(&target.pod.ran);
         let hook_context =
@@ -332,7 +328,7 @@ impl ThawPass<'_> {
             errors.iter().cloned().map(Into::into).collect();
         for &block in &target.blocks {
             let errors = std::mem::take(&mut journaled);
-            let is_last = self.lock().frozen.get(&block).is_none_or(|pods| pods.len() <= 1);
+            let is_last = self.work.lock().frozen.get(&block).is_none_or(|pods| pods.len() <= 1);
             let record = if is_last {
                 JournalEntry::Thawed { block, errors }
             } else {
@@ -358,28 +354,24 @@ impl ThawPass<'_> {
     }
 
     async fn append(&self, record: JournalEntry) {
-        apply_thaw(&mut self.lock().frozen, &record);
+        apply_thaw(&mut self.work.lock().frozen, &record);
         if failpoint::should_skip(Point::JournalThaw) != FailpointAction::Continue {
             return;
         }
         let ThawContext { run, journal, unwritten, .. } = self.context;
         if let Err(error) = unwritten.append(run, journal, record).await {
-            self.lock().unwritten.get_or_insert(error);
+            self.work.lock().unwritten.get_or_insert(error);
         }
         failpoint::hit(Point::ThawJournaled);
     }
 
     fn record_unreached(&self, object: &Object) {
-        let reason = format!("the post-hooks of {} may not have been run", object.id());
+        let reason = format!("the post-hooks of {} may not have run", object.id());
         self.record_error(ThawError::Cluster(cluster::Error::Unreachable(reason)));
     }
 
     fn record_error(&self, error: ThawError) {
-        self.lock().error.get_or_insert(error);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ThawOutcome> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        self.work.lock().error.get_or_insert(error);
     }
 }
 

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use bowline_plugin::{ByteStream, error_chain};
 use bowline_store::{BackupName, BackupStore, Error};
 use bytes::{Bytes, BytesMut};
@@ -14,10 +15,9 @@ use futures::{StreamExt as _, stream};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-/// Number of upload attempts with a plugin.
-const MAX_ATTEMPTS: u32 = 3;
-/// The pause before the second attempt; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Retries of an upload with a plugin.
+const UPLOAD_RETRIES: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_secs(1)).with_max_times(2);
 /// Number of bytes read from disk at a time.
 const CHUNK_SIZE: usize = 256 << 10;
 
@@ -28,7 +28,7 @@ pub enum UploadError {
     #[error(transparent)]
     Store(#[from] Error),
     /// The archive could not be kept on disk meanwhile.
-    #[error("the archive cannot be kept in the scratch folder")]
+    #[error("the archive cannot be written to the scratch folder")]
     Scratch(#[source] io::Error),
 }
 
@@ -43,18 +43,16 @@ pub(super) async fn contents(
         return Ok(store.put_contents(backup, archive).await?);
     }
     let file = spool_to_disk(archive, scratch).await.map_err(UploadError::Scratch)?;
-    let mut pause = FIRST_PAUSE;
-    for _ in 1..MAX_ATTEMPTS {
+    let send = || async {
         let stream = read(&file).await.map_err(UploadError::Scratch)?;
-        match store.put_contents(backup, stream).await {
-            Ok(()) => return Ok(()),
-            Err(error) => tracing::warn!("the archive is sent again: {}", error_chain(&error)),
-        }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
-    }
-    let stream = read(&file).await.map_err(UploadError::Scratch)?;
-    Ok(store.put_contents(backup, stream).await?)
+        Ok(store.put_contents(backup, stream).await?)
+    };
+    send.retry(UPLOAD_RETRIES)
+        .when(|error| matches!(error, UploadError::Store(_)))
+        .notify(|error, _| {
+            tracing::warn!("retrying the upload of the archive: {}", error_chain(error));
+        })
+        .await
 }
 
 /// Writes a stream into an unnamed file.

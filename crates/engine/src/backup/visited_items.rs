@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
+use parking_lot::Mutex;
 
 /// Items that a run has visited, by a hash of 128 bits. Its keys are random, so collisions cannot be constructed.
 #[derive(Debug, Default)]
@@ -18,27 +18,23 @@ impl VisitedItems {
     /// Marks an item as visited; false if it already was.
     pub(super) fn mark_visited(&self, id: &ResourceIdentifier) -> bool {
         let key = self.key(id);
-        self.lock().insert(key)
+        self.hashes.lock().insert(key)
     }
 
     pub(super) fn unmark(&self, id: &ResourceIdentifier) {
         let key = self.key(id);
-        self.lock().remove(&key);
+        self.hashes.lock().remove(&key);
     }
 
     pub(super) fn contains(&self, id: &ResourceIdentifier) -> bool {
         let key = self.key(id);
-        self.lock().contains(&key)
+        self.hashes.lock().contains(&key)
     }
 
     /// Compact key of an item.
     pub(super) fn key(&self, id: &ResourceIdentifier) -> u128 {
         let [high, low] = [&self.keys.0, &self.keys.1].map(|key| u128::from(key.hash_one(id)));
         high << 64 | low
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<u128>> {
-        self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

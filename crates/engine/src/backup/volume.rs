@@ -22,13 +22,14 @@ mod tests;
 mod volume_facts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::{
     BackupVolumeInfo, Method, NativeSnapshotInfo, Outcome, PersistentVolumeInfo, Snapshot,
     SnapshotPhase,
 };
+use parking_lot::Mutex;
 
 use super::csi;
 use super::policy::{Policies, VolumeFacts};
@@ -135,13 +136,13 @@ impl Volumes {
 
     /// Records the outcome of a volume selected for a snapshot.
     pub fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
-        self.lock().snapshotted.insert(volume.into(), outcome);
+        self.recorded.lock().snapshotted.insert(volume.into(), outcome);
     }
 
     /// The recorded volumes that a plugin is to snapshot.
     pub fn volumes_to_snapshot(&self, options: &VolumeOptions<'_>) -> Vec<Box<str>> {
         let mut names = Vec::new();
-        self.lock().for_each_volume(options, |name, _, _, decision| {
+        self.recorded.lock().for_each_volume(options, |name, _, _, decision| {
             if matches!(decision, VolumeDecision::Snapshot { .. }) {
                 names.push(name.clone());
             }
@@ -152,7 +153,7 @@ impl Volumes {
     /// The recorded volumes that CSI drivers are to snapshot if they can.
     pub(super) fn csi_candidates(&self, options: &VolumeOptions<'_>) -> Vec<CsiCandidate> {
         let mut candidates = Vec::new();
-        self.lock().for_each_volume(options, |name, volume, _, decision| {
+        self.recorded.lock().for_each_volume(options, |name, volume, _, decision| {
             if let (
                 VolumeDecision::Snapshot { fallback: SnapshotFallback::Csi { driver } }
                 | VolumeDecision::Unsupported(UnsupportedMethod::CsiSnapshot { driver }),
@@ -174,7 +175,7 @@ impl Volumes {
     /// Records a visited pod.
     pub fn record_pod(&self, pod: &Object) {
         match volume_facts::read_pod(pod) {
-            Ok(read) => self.lock().add_pod(pod, read),
+            Ok(read) => self.recorded.lock().add_pod(pod, read),
             Err(error) => self.record_unreadable(pod, &error),
         }
     }
@@ -182,18 +183,18 @@ impl Volumes {
     /// Records a pod that is not part of the run and mounts a claim that is.
     pub(super) fn record_outside_pod(&self, pod: &Arc<PodFacts>) {
         let key = (pod.namespace.clone(), pod.name.clone());
-        self.lock().outside.insert(key, Arc::clone(pod));
+        self.recorded.lock().outside.insert(key, Arc::clone(pod));
     }
 
     /// True if a pod was recorded as visited.
     pub(super) fn has_pod(&self, pod: &PodFacts) -> bool {
-        let recorded = self.lock();
+        let recorded = self.recorded.lock();
         recorded.pods.iter().any(|one| one.namespace == pod.namespace && one.name == pod.name)
     }
 
     /// The recorded claims, and those that volumes are bound to.
     pub(super) fn claims(&self) -> BTreeSet<(String, String)> {
-        let recorded = self.lock();
+        let recorded = self.recorded.lock();
         let bound = recorded.volumes.values().filter_map(PersistentVolumeFacts::bound_to);
         let keys = recorded.claims.keys().chain(bound);
         keys.map(|(namespace, name)| (namespace.to_string(), name.to_string())).collect()
@@ -204,7 +205,7 @@ impl Volumes {
         match ClaimFacts::read(claim) {
             Ok(facts) => {
                 let key = (claim.namespace.as_str().into(), claim.name.as_str().into());
-                self.lock().claims.insert(key, facts);
+                self.recorded.lock().claims.insert(key, facts);
             }
             Err(error) => self.record_unreadable(claim, &error),
         }
@@ -214,7 +215,7 @@ impl Volumes {
     pub fn record_volume(&self, volume: &Object) {
         match PersistentVolumeFacts::read(volume) {
             Ok(facts) => {
-                self.lock().volumes.insert(volume.name.as_str().into(), facts);
+                self.recorded.lock().volumes.insert(volume.name.as_str().into(), facts);
             }
             Err(error) => self.record_unreadable(volume, &error),
         }
@@ -222,7 +223,7 @@ impl Volumes {
 
     /// Decides on all recorded volumes.
     pub fn decide_all(&self, options: &VolumeOptions<'_>) -> VolumeResults {
-        let recorded = self.lock();
+        let recorded = self.recorded.lock();
         let mut results =
             VolumeResults { errors: recorded.unreadable.clone(), ..VolumeResults::default() };
         let mounts = recorded.mounts();
@@ -284,12 +285,10 @@ impl Volumes {
     }
 
     fn record_unreadable(&self, object: &Object, error: &serde_json::Error) {
-        let text = format!("nothing can be said about its volumes, for it cannot be read: {error}");
-        self.lock().unreadable.push((object.id(), text));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RecordedFacts> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+        let text = format!(
+            "the volumes of the pod are not known, because the pod cannot be read: {error}"
+        );
+        self.recorded.lock().unreadable.push((object.id(), text));
     }
 }
 

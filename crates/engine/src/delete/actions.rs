@@ -42,13 +42,13 @@ pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Resul
         return Ok(());
     }
     let contents = tokio::select! {
-        contents = download::fetch_contents(job.store, job.name, job.scratch) => contents,
+        contents = download::fetch_contents(job.store, job.name, job.scratch, job.unpack_limits) => contents,
         () = job.stop.cancelled() => return Err(Stopped),
     };
     let contents = match contents {
         Ok(contents) => contents,
         Err(DownloadError::Missing(_)) => {
-            tracing::info!("there is no archive, so there are no items to clean up behind");
+            tracing::info!("the backup has no archive, so no delete item actions run");
             return Ok(());
         }
         Err(error) => {
@@ -60,12 +60,12 @@ pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Resul
         }
     };
     for refusal in &contents.refusals {
-        tracing::warn!("not shown to actions: {refusal}");
+        tracing::warn!("not passed to delete item actions: {refusal}");
     }
     if let Some(broken) = &contents.broken {
         report_error(
             report,
-            format!("not all items could be shown to delete item actions: {broken}"),
+            format!("not all items could be passed to delete item actions: {broken}"),
         );
     }
     let backup = Encoded::new(job.backup.clone());
@@ -93,7 +93,10 @@ pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Resul
                         name: name.to_owned(),
                     };
                     let error = error_chain(&error);
-                    report.error(&id, format!("it cannot be shown to actions: {error}"));
+                    report.error(
+                        &id,
+                        format!("the item cannot be passed to delete item actions: {error}"),
+                    );
                 }
             }
         }

@@ -61,13 +61,13 @@ pub enum Refusal {
     #[error("backup not found")]
     NotFound,
     /// Another backup has the name.
-    #[error("the request was made for another backup of this name, with uid {0}")]
+    #[error("the request is for another backup of the same name, with uid {0}")]
     Other(String),
     /// The backup does not stop.
-    #[error("backup is still in progress, though it was asked to stop")]
+    #[error("backup is still in progress, although its cancellation was requested")]
     InProgress,
     /// The phase is unknown, so the backup may be running.
-    #[error("backup has the phase {0:?}, which this version does not know")]
+    #[error("backup has the phase {0:?}, which is unknown to this version")]
     UnknownPhase(String),
     /// The storage location does not exist.
     #[error("backup storage location {0} not found")]
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(refused(DeletionFacts { name: "", ..fine }), "spec.backupName is required");
         assert_eq!(refused(DeletionFacts { backup: None, ..fine }), "backup not found");
         let other = refused(DeletionFacts { uid: Some("v"), ..fine });
-        assert!(other.contains("another backup of this name, with uid v"), "{other}");
+        assert!(other.contains("another backup of the same name, with uid v"), "{other}");
         let cannot = "cannot delete backup because backup storage location l is currently in";
         for (location, expected) in [
             (Lookup::Missing, "backup storage location l not found".to_owned()),

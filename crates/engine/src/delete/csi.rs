@@ -147,7 +147,7 @@ pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(),
     let Some(kinds) = kinds else {
         report_error(
             report,
-            "error deleting CSI snapshots: nobody serves their contents".to_owned(),
+            "error deleting CSI snapshots: the cluster does not serve their contents".to_owned(),
         );
         return Ok(());
     };

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::csi;
 use crate::csi::{CONTENTS, SNAPSHOTS, resource as kind};
 use crate::restore::download::{self, DownloadError};
+use crate::restore::unpack::UnpackLimits;
 
 /// Inventory of a backup, from its files and the cluster.
 #[derive(Clone, Debug, Default)]
@@ -120,12 +121,13 @@ pub async fn read_csi_inventory(
     name: &BackupName,
     backup: &Backup,
     scratch: &Path,
+    limits: UnpackLimits,
     inventory: &mut BackupInventory,
 ) -> Result<(), DownloadError> {
     if !csi::may_hold_csi_snapshots(backup, inventory) {
         return Ok(());
     }
-    let contents = match download::fetch_contents(store, name, scratch).await {
+    let contents = match download::fetch_contents(store, name, scratch, limits).await {
         Ok(contents) => contents,
         // The remaining files say which snapshots there are.
         Err(DownloadError::Missing(_)) => return Ok(()),

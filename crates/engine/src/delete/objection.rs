@@ -27,11 +27,12 @@ impl Objections {
 #[derive(Debug, thiserror::Error)]
 pub enum Objection {
     /// The location of a plugin snapshot is not known.
-    #[error("the snapshot {0} names no location, so nobody can delete it")]
+    #[error("snapshot {0} names no VolumeSnapshotLocation, so no plugin can delete it")]
     NoLocation(SnapshotId),
     /// This version cannot delete some of the data.
     #[error(
-        "this version cannot delete {data}, and with the backup their record would be lost: {names}"
+        "this version cannot delete {data}, and their records would be lost with the backup: \
+         {names}"
     )]
     Unsupported {
         /// The data.
@@ -41,9 +42,9 @@ pub enum Objection {
     },
     /// The files of another backup are unreadable, and may reference the same snapshots.
     #[error(
-        "backup {backup} may name the same snapshots, and its files cannot be read: {reason}; hint: delete backup \
-         {backup} first; if that is refused as well, run `bowline backup delete {backup} --forget` and remove its \
-         files from the bucket"
+        "backup {backup} may refer to the same snapshots, and its files cannot be read: \
+         {reason}; hint: delete backup {backup} first; if that is refused as well, run `bowline \
+         backup delete {backup} --forget` and remove its files from the bucket"
     )]
     UnreadableBackup {
         /// The other backup.
@@ -53,8 +54,8 @@ pub enum Objection {
     },
     /// The plugin of a location is not available.
     #[error(
-        "error getting volume snapshotter for location {location:?}: {reason}; its snapshots would be left: \
-         {snapshots}"
+        "error getting volume snapshotter for location {location:?}: {reason}; its snapshots \
+         would be left over: {snapshots}"
     )]
     Snapshotter {
         /// The VolumeSnapshotLocation.
@@ -65,23 +66,24 @@ pub enum Objection {
         snapshots: RemainingData,
     },
     /// The API server does not say whether CSI snapshots can be deleted.
-    #[error("it is not known whether CSI snapshots can be deleted: {}", error_chain(.0))]
+    #[error("cannot check whether CSI snapshots can be deleted: {}", error_chain(.0))]
     CsiUnknown(cluster::Error),
     /// The cluster has no CSI snapshots at all.
     #[error(
-        "the cluster does not serve VolumeSnapshotContents, so that nobody deletes CSI snapshots, and these would be \
-         left: {0}"
+        "the cluster does not serve VolumeSnapshotContents, so CSI snapshots cannot be deleted \
+         and would be left over: {0}"
     )]
     NoContents(RemainingData),
     /// The cluster has no groups of CSI snapshots.
     #[error(
-        "the cluster does not serve VolumeGroupSnapshotContents ({GROUP_SNAPSHOT_API_GROUP}), so that nobody deletes \
-         snapshots that were taken as a group, and these would be left: {0}"
+        "the cluster does not serve VolumeGroupSnapshotContents ({GROUP_SNAPSHOT_API_GROUP}), so \
+         snapshots of volume groups cannot be deleted and would be left over: {0}"
     )]
     NoGroupContents(RemainingData),
     /// A CSI driver is not installed.
     #[error(
-        "the CSI driver {driver} is not installed in this cluster, and its snapshots would be left: {snapshots}"
+        "CSI driver {driver} is not installed in this cluster, and its snapshots would be left \
+         over: {snapshots}"
     )]
     NoDriver {
         /// The driver.
@@ -91,8 +93,8 @@ pub enum Objection {
     },
     /// No class names the Secret that a CSI driver needs.
     #[error(
-        "snapshots of the CSI driver {driver} are deleted with a Secret, which is named by a VolumeSnapshotClass: \
-         create the class of this driver again"
+        "deleting snapshots of CSI driver {driver} requires a Secret, which a \
+         VolumeSnapshotClass names; create the class of this driver again"
     )]
     NoSecretClass {
         /// The driver.
@@ -100,8 +102,8 @@ pub enum Objection {
     },
     /// The classes name several Secrets.
     #[error(
-        "snapshots of the CSI driver {driver} are deleted with a Secret, and its classes in this cluster name \
-         several: create the class {class:?}, which they were taken with"
+        "deleting snapshots of CSI driver {driver} requires a Secret, and its classes in this \
+         cluster name several; create the class {class:?}, which the snapshots were created with"
     )]
     SeveralSecrets {
         /// The driver.
@@ -111,8 +113,8 @@ pub enum Objection {
     },
     /// The name of the Secret contains the name of a VolumeSnapshot that is not known.
     #[error(
-        "the Secret with which CSI snapshot {handle} is deleted is named after its VolumeSnapshot, which the backup \
-         does not name"
+        "deleting CSI snapshot {handle} requires a Secret named after its VolumeSnapshot, which \
+         the backup does not name"
     )]
     UnnamedSecret {
         /// The driver's handle of the snapshot.
@@ -127,7 +129,7 @@ pub enum OpenFailure {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// It does not answer.
-    #[error("it has not answered within {} s", .0.as_secs())]
+    #[error("the plugin has not answered within {} s", .0.as_secs())]
     Timeout(Duration),
 }
 
@@ -151,18 +153,12 @@ pub enum UnsupportedData {
 impl fmt::Display for UnsupportedData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::FileCopies => "copies of volumes' files (PodVolumeBackups)",
-            Self::MovedData => "data of snapshots that was moved into a repository (DataUploads)",
-            Self::CsiWithoutHandle => {
-                "CSI snapshots of which it is not said what their driver calls them"
-            }
-            Self::CsiOfUnknownOrigin => {
-                "CSI snapshots of which it is not said whether it took them"
-            }
-            Self::UnknownMethod => "volumes that were saved in ways that it does not know",
-            Self::SnapshotsWithoutLocation => {
-                "snapshots of which it is not said where they were taken"
-            }
+            Self::FileCopies => "file-system backups of volumes (PodVolumeBackups)",
+            Self::MovedData => "snapshot data that was moved to a repository (DataUploads)",
+            Self::CsiWithoutHandle => "CSI snapshots without the handle of the driver",
+            Self::CsiOfUnknownOrigin => "CSI snapshots that the backup may not have created",
+            Self::UnknownMethod => "volumes that were saved by an unknown method",
+            Self::SnapshotsWithoutLocation => "snapshots without a location",
         })
     }
 }

@@ -307,7 +307,8 @@ mod tests {
         others.add("victim", &found);
         let reasons = exclude_shared(&mut plan(), &others).unwrap_err().messages();
         assert_eq!(reasons.len(), 1);
-        for part in ["backup victim may name the same", "volume info", "delete victim --forget"] {
+        for part in ["backup victim may refer to the same", "volume info", "delete victim --forget"]
+        {
             assert!(reasons[0].contains(part), "{part}: {reasons:?}");
         }
         // Known shared snapshots stay, and then no doubt remains.

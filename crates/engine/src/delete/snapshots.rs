@@ -99,5 +99,5 @@ async fn cancel(snapshotter: &Snapshotter, id: &SnapshotId, deadlines: &Deadline
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {} s", deadlines.cancel.as_secs()),
     };
-    tracing::warn!(snapshot = %id, "could not be asked to stop: {reason}");
+    tracing::warn!(snapshot = %id, "cancellation failed: {reason}");
 }

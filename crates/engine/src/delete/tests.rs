@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bowline_api::BackupPhase;
@@ -12,6 +12,7 @@ use bowline_store::backend::Memory;
 use bowline_store::backend::memory::StoreCall;
 use bowline_store::file::{Results, Snapshot};
 use bowline_store::{Backend, Prefix, encode};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
@@ -70,15 +71,15 @@ impl FakeSnapshotter {
     }
 
     fn snapshot_count(&self) -> usize {
-        self.snapshots.lock().unwrap().len()
+        self.snapshots.lock().len()
     }
 
     fn calls(&self) -> Vec<String> {
-        self.calls.lock().unwrap().clone()
+        self.calls.lock().clone()
     }
 
     fn record_call(&self, call: String) {
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
     }
 }
 
@@ -94,7 +95,7 @@ impl PartialSnapshotter for FakeSnapshotter {
                 Err(Error::new(Code::NotFound, "no such snapshot"))
             }
             id => {
-                self.snapshots.lock().unwrap().remove(id);
+                self.snapshots.lock().remove(id);
                 Ok(())
             }
         }
@@ -122,7 +123,7 @@ impl Snapshotters for FakeSnapshotter {
             }),
             "slow" => std::future::pending().await,
             _ => {
-                let reason = "it does not exist".to_owned();
+                let reason = "not found".to_owned();
                 Err(OpenError { location: location.to_owned(), reason, is_retryable: false })
             }
         }
@@ -240,6 +241,7 @@ impl World {
             actions: vec![NamedAction::new("example.io/witness".parse().unwrap(), action)],
             cluster: &self.cluster,
             scratch: self.scratch.path(),
+            unpack_limits: UnpackLimits::default(),
             deadlines: self.deadlines,
             stop: &self.stop,
         };
@@ -342,9 +344,8 @@ async fn missing_location_stops_the_deletion_before_any_effect() {
     ];
     let world = World::with(&["p1"], &snapshots).await;
     let plugin = working_plugin(&["s0", "s1", "s2"]);
-    let expected = "error getting volume snapshotter for location \"nowhere\": the \
-                    VolumeSnapshotLocation nowhere cannot be used: it does not exist; its snapshots \
-                    would be left: s1, s2";
+    let expected = "error getting volume snapshotter for location \"nowhere\": the VolumeSnapshotLocation \
+         nowhere cannot be used: not found; its snapshots would be left over: s1, s2";
     assert_eq!(world.fails(&plugin).await, [expected]);
     assert_eq!((plugin.calls(), plugin.snapshot_count()), (Vec::new(), 3));
     assert_eq!(world.recorded().await, Some(BackupPhase::Completed));
@@ -364,7 +365,7 @@ async fn plugin_calls_time_out() {
     );
     let nowhere = World::with(&[], &[snapshot("slow", "s", "Completed")]).await;
     let errors = nowhere.fails(&plugin).await;
-    assert!(errors[0].contains("it has not answered within 120 s"), "{errors:?}");
+    assert!(errors[0].contains("the plugin has not answered within 120 s"), "{errors:?}");
 }
 
 #[tokio::test]
@@ -418,7 +419,7 @@ async fn broken_archive_is_an_error_and_missing_archive_is_not() {
     let plugin = working_plugin(&[]);
     put(truncated_archive()).await;
     let errors = world.fails(&plugin).await;
-    assert!(errors[0].starts_with("not all items could be shown to delete item"), "{errors:?}");
+    assert!(errors[0].starts_with("not all items could be passed to delete item"), "{errors:?}");
     assert_eq!((errors.len(), plugin.calls()), (1, vec!["show p1".to_owned()]));
     put(b"no archive".to_vec()).await;
     let errors = world.fails(&plugin).await;
@@ -463,5 +464,5 @@ fn only_the_first_errors_are_reported() {
     }
     let lines = error_lines(&report);
     assert_eq!(lines.len(), MAX_REPORTED_ERRORS + 1);
-    assert_eq!(lines[MAX_REPORTED_ERRORS], "and 2 more, which are in the log of the server");
+    assert_eq!(lines[MAX_REPORTED_ERRORS], "and 2 more; see the log of the server");
 }

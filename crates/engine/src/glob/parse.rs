@@ -1,9 +1,13 @@
-//! From the text of a pattern to its program.
+//! From the text of a pattern to a regular expression.
 
-use super::{Class, Op};
+use regex::{Regex, RegexBuilder};
 
 /// Maximum length of a pattern. Names in Kubernetes have at most 253 characters.
 const MAX_PATTERN_LENGTH: usize = 1024;
+/// Maximum depth of a regular expression. No pattern of that length gets deeper.
+const MAX_DEPTH: u32 = 4 * 1024;
+/// Stack for compiling a pattern: the deepest one needs more than a thread has, and would end the process.
+const STACK_SIZE: usize = 16 << 20;
 
 /// Reason why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,20 +31,29 @@ pub enum InvalidGlob {
     #[error("pattern {0:?} has a `{{` without its `}}`")]
     OpenAlternatives(String),
     /// `\` at the end.
-    #[error("pattern {0:?} ends with a `\\`, which must stand before a character")]
+    #[error("pattern {0:?} ends with a `\\`, which must precede a character")]
     OpenEscape(String),
+    /// Its regular expression is too large. No pattern of the maximum length is known to be.
+    #[error("pattern {0:?} is too complex")]
+    TooComplex(String),
 }
 
 /// Compiles a pattern.
-pub(super) fn program(pattern: &str) -> Result<Vec<Op>, InvalidGlob> {
+pub(super) fn compile(pattern: &str) -> Result<Regex, InvalidGlob> {
     let length = pattern.chars().count();
     if length > MAX_PATTERN_LENGTH {
         return Err(InvalidGlob::TooLong(length));
     }
-    let mut parser =
-        Parser { pattern, rest: pattern.chars().collect(), at: 0, depth: 0, program: Vec::new() };
-    parser.sequence()?;
-    Ok(parser.program)
+    stacker::maybe_grow(STACK_SIZE, STACK_SIZE, || {
+        let (rest, regex) = (pattern.chars().collect(), String::new());
+        let mut parser = Parser { pattern, rest, at: 0, depth: 0, regex };
+        parser.sequence()?;
+        RegexBuilder::new(&format!(r"\A{}\z", parser.regex))
+            .dot_matches_new_line(true)
+            .nest_limit(MAX_DEPTH)
+            .build()
+            .map_err(|_| parser.fail(InvalidGlob::TooComplex))
+    })
 }
 
 struct Parser<'a> {
@@ -49,7 +62,8 @@ struct Parser<'a> {
     at: usize,
     /// Number of open `{`.
     depth: usize,
-    program: Vec<Op>,
+    /// The regular expression of the text before.
+    regex: String,
 }
 
 impl Parser<'_> {
@@ -75,24 +89,16 @@ impl Parser<'_> {
             }
             self.at += 1;
             match character {
-                '*' => {
-                    let start = self.program.len();
-                    self.program.push(Op::Split(start + 1, start + 3));
-                    self.program.push(Op::Any);
-                    self.program.push(Op::Jump(start));
-                }
-                '?' => self.program.push(Op::Any),
-                '[' => {
-                    let class = self.class()?;
-                    self.program.push(class);
-                }
+                '*' => self.regex.push_str(".*"),
+                '?' => self.regex.push('.'),
+                '[' => self.class()?,
                 '{' => self.alternatives()?,
                 '\\' => {
                     let escaped = self.next();
                     let escaped = escaped.ok_or_else(|| self.fail(InvalidGlob::OpenEscape))?;
-                    self.program.push(Op::Char(escaped));
+                    self.push(escaped);
                 }
-                other => self.program.push(Op::Char(other)),
+                other => self.push(other),
             }
         }
         Ok(())
@@ -101,64 +107,74 @@ impl Parser<'_> {
     /// Parses the text after a `{`. Nesting is bounded by the length of a pattern.
     fn alternatives(&mut self) -> Result<(), InvalidGlob> {
         self.depth += 1;
-        let mut ends = Vec::new();
+        self.regex.push_str("(?:");
         loop {
-            let split = self.program.len();
-            self.program.push(Op::Split(split + 1, split + 1));
             self.sequence()?;
             match self.next() {
-                Some(',') => {
-                    ends.push(self.program.len());
-                    self.program.push(Op::Jump(0));
-                    self.program[split] = Op::Split(split + 1, self.program.len());
-                }
+                Some(',') => self.regex.push('|'),
                 Some(_) => break,
                 None => return Err(self.fail(InvalidGlob::OpenAlternatives)),
             }
         }
-        for end in ends {
-            self.program[end] = Op::Jump(self.program.len());
-        }
+        self.regex.push(')');
         self.depth -= 1;
         Ok(())
     }
 
     /// Parses the text after a `[`: one range, or a list in which `-` is an ordinary character.
-    fn class(&mut self) -> Result<Op, InvalidGlob> {
-        let negated = self.peek() == Some('!');
-        self.at += usize::from(negated);
-        let class =
-            if self.rest.get(self.at + 1) == Some(&'-') { self.range()? } else { self.list()? };
-        Ok(Op::Class { negated, class })
+    fn class(&mut self) -> Result<(), InvalidGlob> {
+        self.regex.push('[');
+        if self.peek() == Some('!') {
+            self.at += 1;
+            self.regex.push('^');
+        }
+        if self.rest.get(self.at + 1) == Some(&'-') {
+            self.range()?;
+        } else {
+            self.list()?;
+        }
+        self.regex.push(']');
+        Ok(())
     }
 
-    fn range(&mut self) -> Result<Class, InvalidGlob> {
+    fn range(&mut self) -> Result<(), InvalidGlob> {
         let low = self.next();
         self.at += 1;
         let (Some(low), Some(high)) = (low, self.next()) else {
             return Err(self.fail(InvalidGlob::OpenClass));
         };
         match self.next() {
-            Some(']') if low <= high => Ok(Class::Range(low, high)),
-            Some(']') => Err(self.fail(InvalidGlob::BackwardRange)),
-            Some(_) => Err(self.fail(InvalidGlob::MixedClass)),
-            None => Err(self.fail(InvalidGlob::OpenClass)),
+            Some(']') if low <= high => {}
+            Some(']') => return Err(self.fail(InvalidGlob::BackwardRange)),
+            Some(_) => return Err(self.fail(InvalidGlob::MixedClass)),
+            None => return Err(self.fail(InvalidGlob::OpenClass)),
         }
+        self.push(low);
+        self.regex.push('-');
+        self.push(high);
+        Ok(())
     }
 
-    fn list(&mut self) -> Result<Class, InvalidGlob> {
-        let mut list = Vec::new();
+    fn list(&mut self) -> Result<(), InvalidGlob> {
+        let mut is_empty = true;
         loop {
             match self.next() {
                 None => return Err(self.fail(InvalidGlob::OpenClass)),
-                Some(']') if list.is_empty() => return Err(self.fail(InvalidGlob::EmptyClass)),
-                Some(']') => return Ok(Class::List(list)),
+                Some(']') if is_empty => return Err(self.fail(InvalidGlob::EmptyClass)),
+                Some(']') => return Ok(()),
                 Some('\\') => {
                     let escaped = self.next();
-                    list.push(escaped.ok_or_else(|| self.fail(InvalidGlob::OpenEscape))?);
+                    let escaped = escaped.ok_or_else(|| self.fail(InvalidGlob::OpenEscape))?;
+                    self.push(escaped);
                 }
-                Some(character) => list.push(character),
+                Some(character) => self.push(character),
             }
+            is_empty = false;
         }
+    }
+
+    /// Adds a character that means itself.
+    fn push(&mut self, character: char) {
+        self.regex.push_str(&regex::escape(character.encode_utf8(&mut [0; 4])));
     }
 }

@@ -70,6 +70,28 @@ fn no_pattern_is_slow() {
 }
 
 #[test]
+fn every_pattern_of_the_maximum_length_compiles() {
+    let nested = format!("{}{}", "{a,b".repeat(200), "}".repeat(200));
+    let braces = format!("{}{}", "{".repeat(512), "}".repeat(512));
+    assert!(Glob::new(&nested).unwrap().matches("bba"));
+    assert!(Glob::new(&braces).unwrap().matches(""));
+    assert!(Glob::new(&"?".repeat(1024)).unwrap().matches(&"é".repeat(1024)));
+    assert!(Glob::new(&"[!a]".repeat(256)).unwrap().matches(&"é".repeat(256)));
+}
+
+#[test]
+fn characters_with_a_meaning_in_regular_expressions_mean_themselves() {
+    for text in [r".+^$|()-&~#", "a\nb", " x"] {
+        let lists: Vec<_> = text.chars().map(|character| format!("[{character}&&-~^]")).collect();
+        let listed = lists.concat();
+        assert!(Glob::new(&format!("{text}*")).unwrap().matches(text), "{text}");
+        assert!(Glob::new(&listed).unwrap().matches(text), "{listed}");
+    }
+    assert!(Glob::new("a*b").unwrap().matches("a\nb"));
+    assert!(!Glob::new("a.c*").unwrap().matches("abc"));
+}
+
+#[test]
 fn a_literal_is_never_a_pattern() {
     assert!(Glob::literal("a*").matches("a*"));
     assert!(!Glob::literal("a*").matches("ab"));

@@ -32,11 +32,11 @@ impl FrozenPods {
     /// Applies a journal entry.
     pub fn apply(&mut self, record: &JournalEntry) {
         match record {
-            JournalEntry::Begun(started) if !started.pods.is_empty() => {
+            JournalEntry::BlockStarted(started) if !started.pods.is_empty() => {
                 self.pods.insert(started.block, started.pods.clone());
                 self.open.insert(started.block);
             }
-            JournalEntry::Ended(ended) => {
+            JournalEntry::BlockEnded(ended) => {
                 self.open.remove(&ended.block);
                 let frozen_at_start = self.pods.remove(&ended.block).unwrap_or_default();
                 // A block that has thawed a pod has thawed it for the blocks that froze it before, too.
@@ -122,12 +122,12 @@ mod tests {
 
     fn block_started(block: u64, pods: &[&str]) -> JournalEntry {
         let pods = pods.iter().map(|name| pod(name)).collect();
-        JournalEntry::Begun(BlockStarted { block, pods, ..BlockStarted::default() })
+        JournalEntry::BlockStarted(BlockStarted { block, pods, ..BlockStarted::default() })
     }
 
     fn block_ended(block: u64, frozen: &[&str]) -> JournalEntry {
         let frozen = frozen.iter().map(|name| pod(name)).collect();
-        JournalEntry::Ended(Box::new(BlockEnded { block, frozen, ..BlockEnded::default() }))
+        JournalEntry::BlockEnded(Box::new(BlockEnded { block, frozen, ..BlockEnded::default() }))
     }
 
     fn post_hooks(block: u64, name: &str, ran: &[usize], is_thawed: bool) -> JournalEntry {

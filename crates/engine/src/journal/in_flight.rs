@@ -1,6 +1,6 @@
 //! Snapshots requested from plugins without a known answer, as recorded in a journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Intent, JournalEntry};
 
@@ -11,6 +11,9 @@ pub struct InFlight {
     requested: BTreeMap<u64, Vec<Intent>>,
     /// Of blocks that have ended or were aborted, and said so.
     abandoned: BTreeMap<u64, Vec<Intent>>,
+    /// Snapshots of blocks that have ended, by location and ID. An end whose write has failed may be in the journal
+    /// all the same, beside the entry that the next attempt deletes these snapshots: they belong to the backup.
+    recorded: BTreeSet<(String, String)>,
 }
 
 impl InFlight {
@@ -20,18 +23,22 @@ impl InFlight {
             intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
         };
         match record {
-            JournalEntry::Begun(started) => {
+            JournalEntry::BlockStarted(started) => {
                 self.requested.insert(started.block, of_snapshots(&started.intents));
             }
-            JournalEntry::Also { block, intents } => {
+            JournalEntry::MoreIntents { block, intents } => {
                 self.requested.entry(*block).or_default().extend(of_snapshots(intents));
             }
             JournalEntry::InFlight { block, intents } => {
                 self.requested.remove(block);
                 self.abandoned.insert(*block, of_snapshots(intents));
             }
-            JournalEntry::Ended(ended) => {
+            JournalEntry::BlockEnded(ended) => {
                 self.requested.remove(&ended.block);
+                self.recorded.extend(ended.snapshots.iter().map(|snapshot| {
+                    let id = &snapshot.status.provider_snapshot_id;
+                    (snapshot.spec.location.clone(), id.clone())
+                }));
                 if !ended.in_flight.is_empty() {
                     self.abandoned.insert(ended.block, of_snapshots(&ended.in_flight));
                 }
@@ -50,12 +57,24 @@ impl InFlight {
 
     /// All such requests.
     pub fn all(&self) -> Vec<Intent> {
-        self.requested.values().chain(self.abandoned.values()).flatten().cloned().collect()
+        self.iter().cloned().collect()
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.requested.values().chain(self.abandoned.values()).all(Vec::is_empty)
+        self.iter().next().is_none()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Intent> {
+        let all = self.requested.values().chain(self.abandoned.values()).flatten();
+        all.filter(|intent| !self.is_recorded(intent))
+    }
+
+    fn is_recorded(&self, intent: &Intent) -> bool {
+        intent.snapshot.as_ref().is_some_and(|snapshot| {
+            let key = |id: &String| (snapshot.location.clone(), id.clone());
+            snapshot.created.as_ref().is_some_and(|id| self.recorded.contains(&key(id)))
+        })
     }
 }
 
@@ -84,12 +103,13 @@ mod tests {
     fn snapshot_request_is_in_flight_until_its_block_ends() {
         let of_item = Intent::default();
         let block_started = |block, intents| {
-            JournalEntry::Begun(BlockStarted { block, intents, ..BlockStarted::default() })
+            JournalEntry::BlockStarted(BlockStarted { block, intents, ..BlockStarted::default() })
         };
-        let ended = JournalEntry::Ended(Box::new(BlockEnded { block: 0, ..BlockEnded::default() }));
+        let ended =
+            JournalEntry::BlockEnded(Box::new(BlockEnded { block: 0, ..BlockEnded::default() }));
         let mut records =
             vec![block_started(0, vec![intent("a"), of_item]), block_started(1, vec![intent("b")])];
-        records.push(JournalEntry::Also { block: 1, intents: vec![intent("c")] });
+        records.push(JournalEntry::MoreIntents { block: 1, intents: vec![intent("c")] });
         assert_eq!(requests(&records), ["a", "b", "c"]);
         records.push(ended);
         assert_eq!(requests(&records), ["b", "c"]);
@@ -102,18 +122,35 @@ mod tests {
 
     #[test]
     fn abandoned_snapshot_stays_in_flight_after_its_block_ends() {
-        let block_started = JournalEntry::Begun(BlockStarted {
+        let block_started = JournalEntry::BlockStarted(BlockStarted {
             intents: vec![intent("a")],
             ..BlockStarted::default()
         });
         let in_flight = vec![intent("a")];
         let ended = BlockEnded { in_flight: in_flight.clone(), ..BlockEnded::default() };
-        assert_eq!(requests(&[block_started.clone(), JournalEntry::Ended(Box::new(ended))]), ["a"]);
+        assert_eq!(
+            requests(&[block_started.clone(), JournalEntry::BlockEnded(Box::new(ended))]),
+            ["a"]
+        );
         // As earlier servers wrote it.
         let abandoned = JournalEntry::InFlight { block: 0, intents: in_flight };
         assert_eq!(
-            requests(&[block_started, abandoned, JournalEntry::Ended(Box::default())]),
+            requests(&[block_started, abandoned, JournalEntry::BlockEnded(Box::default())]),
             ["a"]
         );
+    }
+
+    #[test]
+    fn snapshot_of_an_ended_block_is_not_in_flight_whichever_entry_came_first() {
+        let mut answered = intent("a");
+        answered.snapshot.as_mut().unwrap().created = Some("snap-1".to_owned());
+        let mut snapshot = bowline_store::file::Snapshot::default();
+        "snap-1".clone_into(&mut snapshot.status.provider_snapshot_id);
+        let ended = BlockEnded { snapshots: vec![snapshot], ..BlockEnded::default() };
+        let ended = JournalEntry::BlockEnded(Box::new(ended));
+        let in_flight = JournalEntry::InFlight { block: 0, intents: vec![answered] };
+        assert_eq!(requests(std::slice::from_ref(&in_flight)), ["a"]);
+        assert_eq!(requests(&[ended.clone(), in_flight.clone()]), [""; 0]);
+        assert_eq!(requests(&[in_flight, ended]), [""; 0]);
     }
 }

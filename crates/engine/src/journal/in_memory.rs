@@ -1,9 +1,9 @@
 //! A journal in memory, for tests: it refuses entries on demand.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::{Error, Journal, JournalEntry};
 
@@ -24,7 +24,7 @@ impl InMemory {
 
     /// Entries so far, in order.
     pub fn records(&self) -> Vec<JournalEntry> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.records.lock().clone()
     }
 }
 
@@ -40,7 +40,7 @@ impl Journal for InMemory {
         if self.refusal.as_ref().is_some_and(|refuses| refuses(record)) {
             return Err(Error::Failed("the journal refuses the record".to_owned()));
         }
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
+        self.records.lock().push(record.clone());
         Ok(())
     }
 }

@@ -10,7 +10,8 @@ use super::{Operation, StopCause, StopRequest, duration_between};
 const CANCELED: &str = "canceled";
 const CANCELED_PREFIX: &str = "canceled: ";
 const TIMED_OUT_PREFIX: &str = "timed out: ";
-const SNAPSHOT_NOT_COMPLETED: &str = "it was not begun, because the snapshot was not completed";
+const SNAPSHOT_NOT_COMPLETED: &str =
+    "the upload was not started, because the snapshot was not completed";
 
 /// Reason why an operation failed. The text of a plugin may be any of them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,9 +55,16 @@ impl OperationFailure {
     /// Failure of an operation that has not confirmed a stop request. `detail` is what is known besides.
     pub(super) fn not_stopped(operation: &Operation, request: &StopRequest, detail: &str) -> Self {
         let answer = match &request.answer {
-            Some(Ok(())) => "the plugin was told to stop, and has not said that it did".to_owned(),
-            Some(Err(error)) => format!("the plugin could not stop it and may go on: {error}"),
-            None => "the plugin did not answer when told to stop, and may go on".to_owned(),
+            Some(Ok(())) => {
+                "the plugin accepted the cancellation and has not confirmed the end".to_owned()
+            }
+            Some(Err(error)) => {
+                format!("the plugin could not cancel the operation, which may continue: {error}")
+            }
+            None => {
+                "the plugin did not respond to the cancellation, and the operation may continue"
+                    .to_owned()
+            }
         };
         let colon = if detail.is_empty() { "" } else { ": " };
         match &request.cause {
@@ -66,7 +74,7 @@ impl OperationFailure {
             StopCause::Deadline => {
                 let limit = duration_between(operation.created, operation.deadline).as_secs();
                 Self::TimedOut(format!(
-                    "it has not ended within {limit} s; {answer}{colon}{detail}"
+                    "the operation has not ended within {limit} s; {answer}{colon}{detail}"
                 ))
             }
         }
@@ -102,7 +110,7 @@ pub enum StopError {
     #[error(transparent)]
     Plugin(#[from] bowline_plugin::Error),
     /// The plugin has not answered in this time.
-    #[error("it has not answered within {} s", .0.as_secs())]
+    #[error("the plugin has not answered within {} s", .0.as_secs())]
     NoAnswer(Duration),
 }
 

@@ -1,10 +1,10 @@
 //! Limit on how often one plugin is polled.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bowline_plugin::Name;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// Minimum time between two polls of one plugin: 50 per second.
@@ -27,7 +27,7 @@ impl PollRateLimiter {
 
     /// Reserves the next free time.
     fn reserve(&self, plugin: &Name, now: Instant) -> Instant {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         if next.len() >= MAX_REMEMBERED_PLUGINS {
             next.retain(|_, free| *free > now);
         }

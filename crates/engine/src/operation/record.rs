@@ -23,10 +23,10 @@ pub(super) const NOTHING_TO_UPLOAD: &str = "the plugin has no upload stage";
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidRecord {
     /// Invalid name of the plugin.
-    #[error("an operation in the operations file is of no plugin: {0}")]
+    #[error("an operation in the operations file names no plugin: {0}")]
     Plugin(#[from] InvalidName),
     /// Kind that this version does not know.
-    #[error("an operation of {plugin} on a volume is of the unknown kind {kind:?}")]
+    #[error("an operation of {plugin} on a volume has the unknown kind {kind:?}")]
     Kind {
         /// Name of the plugin.
         plugin: String,

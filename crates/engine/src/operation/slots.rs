@@ -5,8 +5,8 @@
 //! upload may always start one, whatever the others hold. See `docs/decisions/045`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Slots for uploads.
@@ -25,20 +25,16 @@ impl UploadSlots {
 
     /// Waits for a slot, which is free again when the returned value is dropped.
     pub(super) async fn acquire<'a>(&'a self, location: &'a str) -> UploadSlot<'a> {
-        let position = QueuePosition { slots: self, number: self.lock().enqueue(location) };
+        let position = QueuePosition { slots: self, number: self.queue.lock().enqueue(location) };
         loop {
             // Before the check, so that a slot freed in between is not missed.
             let changed = self.changed.notified();
-            if self.lock().start(position.number, self.limit) {
+            if self.queue.lock().start(position.number, self.limit) {
                 drop(position);
                 return UploadSlot { slots: self, location };
             }
             changed.await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,7 +47,7 @@ pub(super) struct UploadSlot<'a> {
 
 impl Drop for UploadSlot<'_> {
     fn drop(&mut self) {
-        self.slots.lock().finish(self.location);
+        self.slots.queue.lock().finish(self.location);
         self.slots.changed.notify_waiters();
     }
 }
@@ -64,7 +60,7 @@ struct QueuePosition<'a> {
 
 impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
-        self.slots.lock().remove(self.number);
+        self.slots.queue.lock().remove(self.number);
         // The next in the queue may start.
         self.slots.changed.notify_waiters();
     }
@@ -183,6 +179,6 @@ mod tests {
         drop(first);
         let _second = waiting.await;
         assert!(futures::poll!(std::pin::pin!(slots.acquire("a"))).is_pending());
-        assert!(slots.lock().waiting.is_empty(), "whoever gives up does not wait any more");
+        assert!(slots.queue.lock().waiting.is_empty(), "whoever gives up does not wait any more");
     }
 }

@@ -214,17 +214,17 @@ fn apply_poll_failure(
         Class::Permanent | Class::Unimplemented => Some(error.to_string()),
         Class::Transient => (lasted >= policy.transient_limit).then(|| {
             if is_upload {
-                format!("it was tried {times} times within {seconds} s: {error}")
+                format!("the upload failed {times} times within {seconds} s: {error}")
             } else {
                 format!("the plugin has not answered for {seconds} s: {error}")
             }
         }),
         Class::Unclear => (failures.unclear >= max_failures || lasted >= span).then(|| {
             if is_upload {
-                format!("it has failed {times} times: {error}")
+                format!("the upload failed {times} times: {error}")
             } else {
                 format!(
-                    "the plugin could not tell how it goes, {times} times in {seconds} s: {error}"
+                    "the plugin could not report progress, {times} times in {seconds} s: {error}"
                 )
             }
         }),

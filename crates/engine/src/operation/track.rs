@@ -4,7 +4,7 @@
 
 mod upload;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +12,7 @@ use bowline_plugin::{Code, Error, Progress, Result};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +33,7 @@ pub trait OperationClient: Send + Sync {
 
     /// Carries out an upload, and returns when it has ended.
     async fn upload(&self, operation: &Operation) -> Result<()> {
-        Err(Error::new(Code::Internal, format!("nobody uploads {}", operation.id)))
+        Err(Error::new(Code::Internal, format!("uploads are not supported here: {}", operation.id)))
     }
 }
 
@@ -107,12 +108,12 @@ impl OperationTable {
 
     /// Current state of all operations.
     pub fn operations(&self) -> Vec<Operation> {
-        self.lock().clone()
+        self.operations.lock().clone()
     }
 
     /// Number of operations by outcome.
     pub fn counts(&self) -> Counts {
-        Counts::of(self.lock().iter())
+        Counts::of(self.operations.lock().iter())
     }
 
     /// Receiver that changes whenever an operation does.
@@ -122,7 +123,7 @@ impl OperationTable {
 
     /// Index and state of the first matching operation.
     fn find(&self, is_meant: impl Fn(&Operation) -> bool) -> Option<(usize, State)> {
-        let operations = self.lock();
+        let operations = self.operations.lock();
         let index = operations.iter().position(is_meant)?;
         Some((index, operations[index].state.clone()))
     }
@@ -135,18 +136,14 @@ impl OperationTable {
     }
 
     fn get(&self, index: usize) -> Option<Operation> {
-        self.lock().get(index).cloned()
+        self.operations.lock().get(index).cloned()
     }
 
     fn set(&self, index: usize, operation: Operation) {
-        if let Some(entry) = self.lock().get_mut(index) {
+        if let Some(entry) = self.operations.lock().get_mut(index) {
             *entry = operation;
         }
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Operation>> {
-        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -299,14 +296,19 @@ fn poll_deadline(operation: &Operation) -> Timestamp {
 fn log_change(before: &Operation, now: &Operation) {
     let (operation, item, plugin) = (&now.id, &now.item, &now.plugin);
     match &now.state {
-        State::Completed => tracing::info!(%item, %plugin, %operation, "the operation is done"),
+        State::Completed => tracing::info!(%item, %plugin, %operation, "the operation completed"),
         State::Failed(reason) => {
-            tracing::warn!(%item, %plugin, %operation, "the operation has failed: {reason}");
+            tracing::warn!(%item, %plugin, %operation, "the operation failed: {reason}");
         }
         State::New | State::InProgress => {
             if let (None, Some(failures)) = (&before.poll_failures, &now.poll_failures) {
                 let error = &failures.error;
-                tracing::info!(%item, %plugin, %operation, "asked again soon: {error}");
+                tracing::info!(
+                    %item,
+                    %plugin,
+                    %operation,
+                    "the progress could not be read; retrying: {error}"
+                );
             }
         }
     }

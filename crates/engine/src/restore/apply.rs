@@ -9,6 +9,7 @@ use std::time::Duration;
 use bowline_api::label;
 use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -35,7 +36,7 @@ pub(super) struct AppliedObject {
 /// Why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
-    #[error("it cannot be created")]
+    #[error("the object cannot be created")]
     Create(#[source] Error),
     #[error(transparent)]
     Get(Error),
@@ -44,13 +45,13 @@ pub(super) enum ApplyError {
     Object(#[from] InvalidItem),
     /// The target of a claim with data is another claim of the same restore.
     #[error(
-        "its data was not restored: its place is taken by {0}, which this restore has put there; restore it by \
-         itself into another namespace"
+        "the data of the claim was not restored: this restore has created {0} under the same \
+         name; restore the claim separately into another namespace"
     )]
     ClaimCollision(String),
-    #[error("its labels could not be updated")]
+    #[error("the labels of the existing object could not be updated")]
     PatchLabels(#[source] Error),
-    #[error("it was created but is not served after {} s", .0.as_secs())]
+    #[error("the definition was created, but its kind is not served after {} s", .0.as_secs())]
     NotServed(Duration),
 }
 
@@ -62,7 +63,7 @@ pub(super) async fn apply(
     id: &ResourceIdentifier,
     object: &Value,
 ) -> Result<AppliedObject, ApplyError> {
-    let item = Item::from_object(object)?;
+    let item = Item::from_value(object)?;
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let create = || context.cluster.create(resource, namespace, &item);
     let applied = match context.rate_limiter.send(create).await {
@@ -109,8 +110,15 @@ pub(super) async fn write_managed_fields(
 }
 
 fn uid(object: &Object) -> Option<String> {
-    let value: Value = object.item.parse().ok()?;
-    Some(value.pointer("/metadata/uid")?.as_str()?.to_owned())
+    #[derive(Deserialize)]
+    struct Envelope {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        uid: String,
+    }
+    Some(object.item.parse::<Envelope>().ok()?.metadata.uid)
 }
 
 /// Writes the backed-up status to an object that this restore created, in place of its current status.
@@ -217,7 +225,7 @@ pub(super) fn decide(
         let patch = some(difference::service_account_patch(found, desired));
         return patch.map_or(Decision::Same { labels: None }, Decision::Add);
     }
-    let is_update = request.existing == Policy::Update;
+    let is_update = request.existing_policy == Policy::Update;
     let labels = is_update.then(|| difference::label_patch(found, desired)).and_then(some);
     match difference::differs(desired, found) {
         None => Decision::Same { labels },
@@ -291,7 +299,7 @@ impl ExistingObject<'_> {
             }
             Decision::Keep(fields) => {
                 let conflict_text =
-                    |other| format!("; it is {other}, which this restore has put there");
+                    |other| format!("; this restore created that object from {other}");
                 let conflict_text = conflicting_item.map(conflict_text).unwrap_or_default();
                 let text = format!(
                     "could not restore, {} {:?} already exists. Warning: the in-cluster version is \
@@ -307,20 +315,24 @@ impl ExistingObject<'_> {
             Decision::Add(patch) => match self.patch(&patch).await {
                 Ok(()) => Ok(AppliedAction::Updated),
                 Err(error) => {
-                    report.warn(*id, format!("it exists and could not be merged: {error}"));
+                    report.warn(*id, format!("the object exists and could not be merged: {error}"));
                     Ok(AppliedAction::Failed)
                 }
             },
             Decision::Change { patch, labels, .. } => match self.patch(&patch).await {
                 Ok(()) => {
                     if let Some(other) = conflicting_item {
-                        let text = format!("it replaces {other}, which this restore had put there");
+                        let text = format!(
+                            "the item replaces {other}, which this restore had restored under \
+                             the same name"
+                        );
                         report.warn(*id, text);
                     }
                     Ok(AppliedAction::Updated)
                 }
                 Err(error) => {
-                    report.warn(*id, format!("it exists and could not be updated: {error}"));
+                    report
+                        .warn(*id, format!("the object exists and could not be updated: {error}"));
                     self.patch_labels(labels).await?;
                     Ok(AppliedAction::Failed)
                 }

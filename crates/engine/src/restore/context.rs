@@ -1,11 +1,12 @@
 //! State that the stages of a restore share, and its preparation.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_plugin::{Code, RestoreItemAction};
 use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use super::action;
@@ -107,23 +108,23 @@ impl Context {
             biased;
             answer = call => answer,
             () = canceled => {
-                let text = "no answer since the restore was canceled; the plugin may go on";
+                let text = "no answer since the restore was canceled; the plugin may continue";
                 Err(bowline_plugin::Error::new(Code::DeadlineExceeded, text))
             }
         }
     }
 
     pub(super) fn record_operation(&self, operation: Operation) {
-        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+        self.operations.lock().push(operation);
     }
 
     pub(super) fn served_api(&self) -> Arc<ServedApi> {
-        Arc::clone(&self.served_api.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.served_api.read())
     }
 
     /// Replaces what the cluster serves, after definitions were restored.
     pub(super) fn set_served_api(&self, served_api: ServedApi) {
-        *self.served_api.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served_api);
+        *self.served_api.write() = Arc::new(served_api);
     }
 }
 
@@ -136,8 +137,10 @@ pub(super) async fn prepare(
     let Run { request, cluster, store, actions, options, progress, journal, stop, cancel, .. } =
         run;
     let volume_creator = Some(VolumeCreator::new(run.snapshotters, run.volume_reporter));
-    let contents = download::fetch_contents(&store, &request.backup_name, &options.scratch).await?;
-    let volumes = Arc::new(download::read_volumes(&store, &request.backup_name).await?);
+    let name = &request.backup_name;
+    let contents =
+        download::fetch_contents(&store, name, &options.scratch, options.unpack_limits).await?;
+    let volumes = Arc::new(download::read_volumes(&store, name).await?);
     let contents = Arc::new(contents);
     let served_api = discover(&*cluster, &request, &report).await?;
     let (resources, namespace) = (&served_api.resources, &options.namespace);

@@ -344,8 +344,12 @@ impl<'a> Comparison<'a> {
 
     /// True if a value that only one side has is significant.
     fn is_significant(&self, rules: FieldRules, field: &str, value: &Value, side: Side) -> bool {
+        let is_injected = |list: &Vec<Value>| {
+            !list.is_empty() && list.iter().all(|element| self.is_injected(rules, field, element))
+        };
         let is_insignificant = rules == FieldRules::Known
             && (known_fields::is_default(self.kind, field, value)
+                || value.as_array().is_some_and(is_injected)
                 || (side == Side::Cluster && known_fields::is_filled_in(self.kind, field)));
         !is_insignificant
     }

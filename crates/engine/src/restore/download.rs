@@ -8,7 +8,7 @@ use bowline_store::file::{BackupVolumeInfo, Snapshot};
 use bowline_store::{BackupName, BackupStore};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
-use super::unpack::{self, ArchiveBreak, Contents, UnpackError, UnpackLimits};
+use super::unpack::{self, ArchiveBreak, Contents, ExceededLimit, UnpackError, UnpackLimits};
 
 /// Why the archive is not available.
 #[derive(Debug, thiserror::Error)]
@@ -21,13 +21,32 @@ pub enum DownloadError {
     Missing(BackupName),
     /// The archive cannot be unpacked.
     #[error(transparent)]
-    Unpack(#[from] UnpackError),
+    Unpack(UnpackError),
+    /// The archive exceeds a limit that the server sets.
+    #[error("the archive is refused: {limit}; hint: raise {flag} of the server")]
+    TooLarge {
+        /// The limit.
+        limit: ExceededLimit,
+        /// The flag that sets it.
+        flag: &'static str,
+    },
     /// No part of the archive can be read.
-    #[error("nothing can be read of it: {0}")]
+    #[error("the archive cannot be read: {0}")]
     Unreadable(ArchiveBreak),
     /// The unpacking thread has died.
-    #[error("unpacking the archive broke off")]
+    #[error("unpacking the archive was aborted")]
     TaskFailed,
+}
+
+impl From<UnpackError> for DownloadError {
+    fn from(error: UnpackError) -> Self {
+        if let UnpackError::TooLarge(limit) = error
+            && let Some(flag) = limit.flag()
+        {
+            return Self::TooLarge { limit, flag };
+        }
+        Self::Unpack(error)
+    }
 }
 
 /// Volume information of a backup.
@@ -46,6 +65,7 @@ pub async fn fetch_contents(
     store: &BackupStore,
     backup: &BackupName,
     scratch: &Path,
+    limits: UnpackLimits,
 ) -> Result<Contents, DownloadError> {
     let Some(stream) = store.contents(backup).await? else {
         return Err(DownloadError::Missing(backup.clone()));
@@ -53,11 +73,7 @@ pub async fn fetch_contents(
     let reader = SyncIoBridge::new(StreamReader::new(stream));
     let scratch = scratch.to_owned();
     let unpacked = tokio::task::spawn_blocking(move || {
-        unpack::unpack(
-            io::BufReader::with_capacity(1 << 18, reader),
-            &scratch,
-            UnpackLimits::default(),
-        )
+        unpack::unpack(io::BufReader::with_capacity(1 << 18, reader), &scratch, limits)
     });
     let contents = unpacked.await.map_err(|_| DownloadError::TaskFailed)??;
     match &contents.broken {

@@ -32,6 +32,29 @@ use crate::selector::Selector;
 /// In Velero, datauploads as well: an action reads them, and they are not created. Nothing needs them here.
 pub const ALWAYS_INCLUDED: [&str; 1] = ["volumesnapshotcontents.snapshot.storage.k8s.io"];
 
+/// Resources that are never restored: they belong to a cluster, are synced from the bucket automatically, or request
+/// an action of a server. A restored DeleteBackupRequest would delete a backup. Velero's list has the first nine.
+pub(super) const NEVER_RESTORED: [&str; 18] = [
+    "nodes",
+    "events",
+    "events.events.k8s.io",
+    "backups.velero.io",
+    "restores.velero.io",
+    "resticrepositories.velero.io",
+    "csinodes.storage.k8s.io",
+    "volumeattachments.storage.k8s.io",
+    "backuprepositories.velero.io",
+    "volumepluginbackups.velero.io",
+    "volumepluginrestores.velero.io",
+    "deletebackuprequests.velero.io",
+    "downloadrequests.velero.io",
+    "serverstatusrequests.velero.io",
+    "podvolumebackups.velero.io",
+    "podvolumerestores.velero.io",
+    "datauploads.velero.io",
+    "datadownloads.velero.io",
+];
+
 /// Annotation of a mirror pod, which represents a static pod of a node.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
@@ -82,19 +105,19 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::KindExcluded => "its kind is excluded",
-            Self::KindNotIncluded => "its kind is not included",
-            Self::NamespaceExcluded => "its namespace is excluded",
-            Self::NamespaceNotIncluded => "its namespace is not included",
+            Self::KindExcluded => "the kind is excluded",
+            Self::KindNotIncluded => "the kind is not included",
+            Self::NamespaceExcluded => "the namespace is excluded",
+            Self::NamespaceNotIncluded => "the namespace is not included",
             Self::NoClusterResources => {
-                "it is cluster-scoped, and includeClusterResources is false"
+                "the object is cluster-scoped, and includeClusterResources is false"
             }
             Self::SomeNamespaces => {
-                "it is cluster-scoped, and the restore is of some namespaces only"
+                "the object is cluster-scoped, and the restore is limited to some namespaces"
             }
-            Self::NotSelected => "its labels are not selected",
-            Self::Completed => "it had completed when the backup was taken",
-            Self::MirrorPod => "it is a mirror pod, which its node makes by itself",
+            Self::NotSelected => "the labels do not match the selector",
+            Self::Completed => "the pod or job was already complete at the time of the backup",
+            Self::MirrorPod => "a mirror pod is created by the kubelet of its node",
         })
     }
 }
@@ -195,7 +218,7 @@ impl Filter {
     }
 
     /// Verdict on an additional item. Labels do not count, nor does the limitation to some namespaces. An item that
-    /// must be included always is.
+    /// must be included always is, unless its kind is never restored: an action must not delete a backup.
     pub fn additional(
         &self,
         kind: &GroupResource,
@@ -203,6 +226,9 @@ impl Filter {
         name: &str,
         must_be_included: bool,
     ) -> RestoreVerdict {
+        if NEVER_RESTORED.contains(&kind.to_string().as_str()) {
+            return RestoreVerdict::Skip(Reason::KindExcluded);
+        }
         if must_be_included {
             return RestoreVerdict::Restore;
         }

@@ -98,7 +98,7 @@ pub enum HookSource {
 impl fmt::Display for HookSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Annotations => f.write_str("of its annotations"),
+            Self::Annotations => f.write_str("of the pod's annotations"),
             Self::Spec(name) => write!(f, "{name:?} of the restore"),
         }
     }

@@ -11,10 +11,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::{InvalidItem, Name, ResourceIdentifier};
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
@@ -201,14 +202,14 @@ pub(super) enum SkipReason {
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Action(name) => write!(f, "the action {name} says so"),
+            Self::Action(name) => write!(f, "the action {name} skips the item"),
             Self::ActionBeforeRestart => {
-                f.write_str("an action said so before the server was started again")
+                f.write_str("an action skipped the item before the server restarted")
             }
             Self::NoData(missing) => missing.fmt(f),
             Self::FromClaim { snapshot } => {
                 let snapshot = in_brackets(snapshot);
-                write!(f, "its claim gets a new one from a CSI snapshot{snapshot}")
+                write!(f, "the claim gets a new volume from a CSI snapshot{snapshot}")
             }
         }
     }
@@ -217,7 +218,7 @@ impl fmt::Display for SkipReason {
 /// Why an item could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ItemError {
-    #[error("it is not in the backup")]
+    #[error("the item is not in the backup")]
     NotInBackup,
     #[error(transparent)]
     NotServed(#[from] NotServed),
@@ -227,7 +228,7 @@ pub(super) enum ItemError {
     Parse(#[from] InvalidItem),
     #[error(transparent)]
     Reset(#[from] NoMetadata),
-    #[error("it has no target")]
+    #[error("the item has no target")]
     NoTarget,
     #[error(transparent)]
     Namespace(#[from] Arc<NamespaceError>),
@@ -283,19 +284,19 @@ impl<'a> ItemRestore<'a> {
     }
 
     fn begin_operation(&self, operation: Operation) {
-        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+        self.operations.lock().push(operation);
     }
 
     fn add_additional(&self, id: ResourceIdentifier) {
-        self.additional.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.additional.lock().push(id);
     }
 
     fn additional(&self) -> Vec<ResourceIdentifier> {
-        self.additional.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.additional.lock().clone()
     }
 
     fn operations(&self) -> Vec<Operation> {
-        self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.operations.lock().clone()
     }
 
     /// Merges the messages and operations of the actions into the run.
@@ -314,7 +315,7 @@ impl ItemRestore<'_> {
         let stored = match self.read_item(reason)? {
             ArchiveItem::Excluded(reason) => return Ok(ItemOutcome::Excluded(reason)),
             ArchiveItem::Namespace => return self.restore_namespace().await,
-            ArchiveItem::NotRestorable(reason) => return Ok(ItemOutcome::Completed(reason)),
+            ArchiveItem::ContentExcluded(reason) => return Ok(ItemOutcome::Completed(reason)),
             ArchiveItem::Object(stored) => stored,
         };
         if !stored.namespace.is_empty() {
@@ -334,8 +335,7 @@ impl ItemRestore<'_> {
         if let (Some(created), Some(fields)) = (&created, managed_fields)
             && let Err(error) = apply::write_managed_fields(context, created, fields).await
         {
-            let text =
-                format!("the owners of its fields (managedFields) could not be restored: {error}");
+            let text = format!("the managedFields of the object could not be restored: {error}");
             context.report.warn(id, text);
         }
         // An object that existed before does not refer to the volume that was created for it.
@@ -379,7 +379,9 @@ impl ItemRestore<'_> {
             return;
         }
         if let Err(error) = apply::write_status(context, created, status).await {
-            context.report.warn(id, format!("its status could not be restored: {error}"));
+            context
+                .report
+                .warn(id, format!("the status of the object could not be restored: {error}"));
         }
     }
 
@@ -393,7 +395,7 @@ impl ItemRestore<'_> {
     /// Warns about a volume that a plugin created for the item and that nothing refers to.
     fn warn_unused_volume(&self) {
         if let Some(volume) = self.restored_volume.as_ref().filter(|brought| brought.is_new) {
-            let text = format!("{} is left over: nothing points to it", volume.description);
+            let text = format!("{} is left over: no object refers to it", volume.description);
             self.context.report.warn(self.id, text);
         }
     }

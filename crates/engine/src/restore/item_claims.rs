@@ -7,9 +7,9 @@
 //! An item that must be passed to an action a second time is retried exclusively ([`ClaimedItems::exclusive_retry`]).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Items that are in progress or done.
@@ -71,14 +71,14 @@ impl ClaimedItems {
             // An error means that the sender is gone, which is the end of the wait.
             let _ = done.changed().await;
             if let Some(needed_by) = needed_by {
-                self.lock().waits.remove(needed_by);
+                self.inner.lock().waits.remove(needed_by);
             }
         }
     }
 
     /// True if an item is done and in the cluster.
     pub(super) fn is_in_cluster(&self, id: &ResourceIdentifier) -> bool {
-        matches!(self.lock().states.get(id), Some(State::Done { exists: true }))
+        matches!(self.inner.lock().states.get(id), Some(State::Done { exists: true }))
     }
 
     /// Waits until no other exclusive retry runs, and holds the lock.
@@ -91,7 +91,7 @@ impl ClaimedItems {
         id: &ResourceIdentifier,
         needed_by: Option<&ResourceIdentifier>,
     ) -> ClaimAttempt<'_> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         match inner.states.get(id) {
             None => {
                 let (sender, receiver) = watch::channel(());
@@ -120,10 +120,6 @@ impl ClaimedItems {
                 _ => ClaimAttempt::Settled(ItemClaim::Done),
             },
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -160,7 +156,7 @@ impl ItemClaimGuard<'_> {
 
 impl Drop for ItemClaimGuard<'_> {
     fn drop(&mut self) {
-        let mut inner = self.claimed_items.lock();
+        let mut inner = self.claimed_items.inner.lock();
         if let Some(needed_by) = &self.needed_by {
             inner.waits.remove(&**needed_by);
         }

@@ -77,9 +77,9 @@ pub(super) struct ActionsRecord<'a> {
 pub(super) enum StoredItemError {
     #[error(transparent)]
     Item(#[from] InvalidItem),
-    #[error("it is not what was put there")]
+    #[error("the file of the item in the bucket was changed")]
     Changed,
-    #[error("it is not in the bucket")]
+    #[error("the file of the item is missing in the bucket")]
     Missing,
     /// In one line, without the query strings of URLs, which may be signed.
     #[error("{}", error_chain(&**.0))]
@@ -115,7 +115,7 @@ impl ItemJournal {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
         started.block = block;
         if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
-            self.journal.append(&JournalEntry::VolumeBegun(started)).await?;
+            self.journal.append(&JournalEntry::VolumeRequested(started)).await?;
         }
         failpoint::hit(Point::BlockStartJournaled);
         Ok(block)
@@ -125,9 +125,9 @@ impl ItemJournal {
     pub(super) async fn journal_volume_end(&self, block: u64, volume: Option<&VolumeId>) {
         let ended = VolumeAnswered { block, volume: volume.map(ToString::to_string) };
         if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
-            && let Err(error) = self.journal.append(&JournalEntry::VolumeEnded(ended)).await
+            && let Err(error) = self.journal.append(&JournalEntry::VolumeAnswered(ended)).await
         {
-            tracing::warn!("{error}; if the server ends now, the volume is made again");
+            tracing::warn!("{error}; if the server restarts now, the volume is created again");
         }
         failpoint::hit(Point::BlockEndJournaled);
     }
@@ -148,8 +148,11 @@ impl ItemJournal {
     pub(super) async fn journal_start(&self, intents: Vec<Intent>) -> Result<u64, journal::Error> {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
         if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
-            let record =
-                JournalEntry::Begun(BlockStarted { block, intents, ..BlockStarted::default() });
+            let record = JournalEntry::BlockStarted(BlockStarted {
+                block,
+                intents,
+                ..BlockStarted::default()
+            });
             self.journal.append(&record).await?;
         }
         failpoint::hit(Point::BlockStartJournaled);
@@ -186,9 +189,10 @@ impl ItemJournal {
             ..BlockEnded::default()
         };
         if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
-            && let Err(error) = self.journal.append(&JournalEntry::Ended(Box::new(ended))).await
+            && let Err(error) =
+                self.journal.append(&JournalEntry::BlockEnded(Box::new(ended))).await
         {
-            tracing::warn!("{error}; if the server ends now, more is done again than need be");
+            tracing::warn!("{error}; if the server restarts now, some work is repeated");
         }
         failpoint::hit(Point::BlockEndJournaled);
     }
@@ -204,7 +208,7 @@ impl ItemJournal {
             }
             Err(error) => {
                 let error = error_chain(&error);
-                tracing::warn!("an item cannot be kept in case the server ends: {error}");
+                tracing::warn!("an item cannot be saved for a restart of the server: {error}");
                 None
             }
         }
@@ -257,12 +261,12 @@ fn leftover_message(requested: &VolumeRequest) -> Option<(ResourceIdentifier, St
         requested;
     let text = match ended {
         None => format!(
-            "the server ended while the plugin {plugin} made a volume from the snapshot {snapshot} \
-             for it: what it had made, if anything, may be left over"
+            "the server stopped while plugin {plugin} created a volume from snapshot {snapshot}; \
+             the volume, if it exists, may be left over"
         ),
         Some(VolumeAnswered { volume: Some(volume), .. }) => format!(
-            "the plugin {plugin} made the volume {volume} from the snapshot {snapshot} for it: it is \
-             left over, unless a PersistentVolume points to it"
+            "plugin {plugin} created volume {volume} from snapshot {snapshot}; the volume is \
+             left over unless a PersistentVolume refers to it"
         ),
         Some(VolumeAnswered { volume: None, .. }) => return None,
     };
@@ -304,8 +308,8 @@ pub(super) fn replay(context: &Context, recovered: &Recovered) {
     {
         let id: ResourceIdentifier = item.clone().into();
         let text = format!(
-            "the server ended while the plugin {plugin} had this item, and the plugin is shown it \
-             again: what it had begun, if anything, may be left over"
+            "the server stopped while plugin {plugin} processed this item, and the plugin \
+             processes the item again; results of the first call may be left over"
         );
         context.report.warn(&id, text);
     }

@@ -74,7 +74,7 @@ pub enum InvalidModifiers {
     #[error("path cannot be empty")]
     NoPath,
     /// A path is invalid.
-    #[error("{0:?} is no JSON pointer: expected one as in /metadata/labels/app")]
+    #[error("{0:?} is not a JSON pointer such as /metadata/labels/app")]
     Path(String),
     /// The value of a patch or condition looks like JSON but is invalid.
     #[error("the value for {path} is not valid JSON")]

@@ -1,10 +1,11 @@
 //! Namespaces: checked once, waited for while they terminate, created if missing.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -34,7 +35,7 @@ pub(super) enum NamespaceError {
     Stopped(String),
     #[error("the namespace {name} is still being deleted after {} s", limit.as_secs())]
     Terminating { name: String, limit: Duration },
-    #[error("its namespace cannot be made ready")]
+    #[error("the namespace of the item cannot be created")]
     Cluster(#[from] cluster::Error),
     #[error(transparent)]
     Item(#[from] InvalidItem),
@@ -56,8 +57,8 @@ pub(super) async fn restore(
         };
         if let Some(fields) = difference::differs(&value(&id.name)?, &value(base_name)?) {
             let text = format!(
-                "could not restore all of it: the namespace {target}, into which it is mapped, was made from \
-                 {base_name}, which differs: {}",
+                "the namespace is not fully restored: it is mapped to {target}, which was \
+                 created from {base_name}, which differs: {}",
                 fields.join(", ")
             );
             context.report.warn(id, text);
@@ -93,7 +94,7 @@ fn namespace_id(name: &str) -> ResourceIdentifier {
 /// Ensures that the target namespace of `original` exists. The first caller does the work; the others wait for it.
 pub(super) async fn ensure(context: &Context, original: &str, target: &str) -> NamespaceResult {
     let cell = {
-        let mut known = context.namespaces.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = context.namespaces.known.lock();
         Arc::clone(known.entry(target.to_owned()).or_default())
     };
     let make_ready = async || make_ready(context, original, target).await.map_err(Arc::new);
@@ -152,7 +153,7 @@ impl<'a> TerminationWait<'a> {
     fn start(context: &'a Context, target: &'a str) -> Self {
         let limit = context.options.terminating_timeout.as_secs();
         tracing::warn!(
-            "namespace {target} is being deleted: the restore waits up to {limit} s until it is gone"
+            "namespace {target} is being deleted; waiting up to {limit} s until it is gone"
         );
         context.progress.add_terminating_namespace(target);
         Self { context, target, started_at: Instant::now() }
@@ -164,8 +165,7 @@ impl Drop for TerminationWait<'_> {
         let Self { context, target, started_at } = self;
         context.progress.remove_terminating_namespace(target);
         let waited = started_at.elapsed().as_secs();
-        let text =
-            format!("the namespace {target} was being deleted: it was waited for {waited} s");
+        let text = format!("namespace {target} was being deleted; the restore waited {waited} s");
         context.report.warn(&namespace_id(target), text);
     }
 }

@@ -83,7 +83,8 @@ impl Default for Priorities {
 pub enum InvalidPriorities {
     /// More than one `-`.
     #[error(
-        "{0:?} has more than one {SEPARATOR:?}: what comes first, one {SEPARATOR:?}, what comes last"
+        "{0:?} has more than one {SEPARATOR:?}: expected the high priorities, one {SEPARATOR:?}, \
+         and the low priorities"
     )]
     Separators(String),
     /// An empty name between two commas.

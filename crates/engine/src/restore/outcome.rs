@@ -1,11 +1,12 @@
 //! Outcome of a restore, and the result of each item, for `-resource-list.json.gz`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_store::file::{ResourceList, RestoreVolumeInfo};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::Fatal;
 use super::context::Context;
@@ -78,12 +79,12 @@ impl ItemOutcomes {
         action: AppliedAction,
     ) {
         let key = (namespace.to_owned(), name.to_owned());
-        self.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, action);
+        self.all.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, action);
     }
 
     /// Number of items.
     pub(super) fn count(&self) -> usize {
-        self.lock().values().map(BTreeMap::len).sum()
+        self.all.lock().values().map(BTreeMap::len).sum()
     }
 
     /// True if an object of a kind was created or changed.
@@ -91,7 +92,10 @@ impl ItemOutcomes {
         let written = |action: &AppliedAction| {
             matches!(action, AppliedAction::Created | AppliedAction::Updated)
         };
-        self.lock().iter().any(|(name, items)| name.ends_with(kind) && items.values().any(written))
+        self.all
+            .lock()
+            .iter()
+            .any(|(name, items)| name.ends_with(kind) && items.values().any(written))
     }
 
     /// Contents of the resource list file.
@@ -108,11 +112,7 @@ impl ItemOutcomes {
             list.sort_unstable();
             (kind.clone(), list)
         };
-        ResourceList(self.lock().iter().map(of_kind).collect())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ByKind> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        ResourceList(self.all.lock().iter().map(of_kind).collect())
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn conclude(
         Some(_) => usize::try_from(context.progress.total()).unwrap_or(usize::MAX),
         None => items.saturating_add(lost),
     };
-    let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let operations = context.operations.into_inner();
     let volumes = context.volume_outcomes.infos();
     drop(context.report);
     let total = total.max(items);

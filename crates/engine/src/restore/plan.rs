@@ -22,12 +22,13 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::{Item, ResourceIdentifier, RestoreItemAction};
 use bowline_store::file::Results;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -183,7 +184,7 @@ async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
     let context = assemble(inputs, served_api, actions, Arc::clone(&report), now).await?;
     let context = Arc::new(context);
     visit_all(&context).await?;
-    let PlanFindings { mut entries, not_run, .. } = mem::take(&mut *planner.findings());
+    let PlanFindings { mut entries, not_run, .. } = mem::take(&mut *planner.findings.lock());
     sort(&mut entries, &context.options.priorities, &context.served_api().resources);
     Ok(RestorePlan { entries, results: report.results(), not_run: not_run.into_iter().collect() })
 }
@@ -240,14 +241,16 @@ fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifi
         let collision = ApplyError::ClaimCollision(conflicting_item.to_string());
         return Finding::new(PlanVerdict::Refuse, error_text(&collision));
     }
-    match context.request.existing {
+    match context.request.existing_policy {
         ExistingObjectPolicy::Update => Finding::new(
             PlanVerdict::Update,
-            format!("it would replace {conflicting_item}, which is restored to the same place"),
+            format!(
+                "the item would replace {conflicting_item}, which is restored under the same name"
+            ),
         ),
         ExistingObjectPolicy::Unset | ExistingObjectPolicy::Keep => Finding::new(
             PlanVerdict::Skip,
-            format!("{conflicting_item} is restored to the same place, and would stay as it is"),
+            format!("{conflicting_item} is restored under the same name and would be kept"),
         ),
     }
 }
@@ -270,7 +273,7 @@ impl Visitor for Planner {
             let mut item = ItemRestore::new(context, served_api, &id);
             let finding = match item.read_item(reason) {
                 Ok(ArchiveItem::Excluded(_)) => return guard.release(),
-                Ok(ArchiveItem::NotRestorable(reason)) => {
+                Ok(ArchiveItem::ContentExcluded(reason)) => {
                     Finding::new(PlanVerdict::Skip, reason.to_string())
                 }
                 Ok(ArchiveItem::Object(stored)) => match self.not_served(&item) {
@@ -298,8 +301,8 @@ impl Planner {
         let stored = context.contents.kind(&kind);
         let is_served =
             stored.is_none_or(|stored| served_api.versions.choose(&kind, stored).is_ok());
-        if !is_served && self.findings().planned.defines(&kind) {
-            let reason = "its kind is not there before its definition is restored";
+        if !is_served && self.findings.lock().planned.defines(&kind) {
+            let reason = "the kind is not served before its definition is restored";
             return Finding::new(PlanVerdict::NotValidated, reason);
         }
         Finding::new(PlanVerdict::Refuse, error)
@@ -360,7 +363,7 @@ impl Planner {
             ready.namespace.clone(),
             name.unwrap_or_default().to_owned(),
         );
-        let mut findings = self.findings();
+        let mut findings = self.findings.lock();
         let holder = findings.occupied.entry(key).or_insert_with(|| id.clone());
         (holder != id).then(|| holder.clone())
     }
@@ -369,9 +372,10 @@ impl Planner {
     async fn check_namespace(&self, item: &ItemRestore<'_>) -> Option<Finding> {
         let (_, _, target) = item.target.as_ref()?;
         match self.namespace_state(item.context, &item.id.name, target).await {
-            NamespaceState::Exists => Some(Finding::new(PlanVerdict::Skip, "it exists")),
+            NamespaceState::Exists => Some(Finding::new(PlanVerdict::Skip, "the namespace exists")),
             NamespaceState::Terminating => {
-                let reason = "it is being deleted; the restore would wait for that";
+                let reason =
+                    "the namespace is being deleted; the restore would wait until it is gone";
                 Some(Finding::new(PlanVerdict::NotValidated, reason))
             }
             NamespaceState::WillBeCreated | NamespaceState::Refused(_) => None,
@@ -381,7 +385,7 @@ impl Planner {
     /// Sends an object to the API server as a dry-run create.
     async fn dry_run_create(&self, context: &Context, ready: &ReadyObject) -> Finding {
         let ReadyObject { resource, namespace, value, .. } = ready;
-        let item = match Item::from_object(value) {
+        let item = match Item::from_value(value) {
             Ok(item) => item,
             Err(error) => return Finding::new(PlanVerdict::Refuse, error.to_string()),
         };
@@ -416,26 +420,27 @@ impl Planner {
         let decision = apply::decide(&context.request, context.started_at, resource, value, &found);
         let (patch, reason) = match decision {
             Decision::CreatedByThisRestore | Decision::Same { labels: None } => {
-                return Finding::new(PlanVerdict::Skip, "it exists and is the same");
+                return Finding::new(PlanVerdict::Skip, "the object exists and is identical");
             }
             Decision::Same { labels: Some(_) } => {
-                let reason = "it exists and is the same; only the labels of the restore would be \
-                              put on it";
+                let reason = "the object exists and is identical; only the labels of the restore would be \
+                     added";
                 return Finding::new(PlanVerdict::Skip, reason);
             }
             Decision::Keep(fields) => {
                 let fields = fields.join(", ");
-                let reason = format!("it exists and would stay as it is, but differs in {fields}");
+                let reason =
+                    format!("the object exists and would be kept, although it differs in {fields}");
                 return Finding::new(PlanVerdict::Skip, reason);
             }
             Decision::Add(patch) => {
                 let fields: Vec<&str> =
                     patch.as_object().into_iter().flatten().map(|(name, _)| &**name).collect();
-                let reason = format!("it exists and lacks something in {}", fields.join(", "));
+                let reason = format!("the object exists and lacks values in {}", fields.join(", "));
                 (patch, reason)
             }
             Decision::Change { fields, patch, .. } => {
-                (patch, format!("it exists and differs in {}", fields.join(", ")))
+                (patch, format!("the object exists and differs in {}", fields.join(", ")))
             }
         };
         let send = || context.cluster.patch(resource, namespace, name, Subresource::None, &patch);
@@ -449,7 +454,7 @@ impl Planner {
     }
 
     fn judge_error(&self, error: &Error) -> Finding {
-        refusal::judge_refusal(error, &self.findings().planned)
+        refusal::judge_refusal(error, &self.findings.lock().planned)
     }
 
     fn record_finding(
@@ -458,7 +463,7 @@ impl Planner {
         target: Option<(&Arc<Resource>, &String, &String)>,
         Finding { verdict, reason }: Finding,
     ) {
-        let mut findings = self.findings();
+        let mut findings = self.findings.lock();
         let target = target.map(|(resource, namespace, name)| {
             if matches!(
                 verdict,
@@ -479,11 +484,7 @@ impl Planner {
     /// Records the actions that a restore would run on an object.
     fn record_skipped_actions(&self, object: &Object) {
         for action in self.skipped_actions.iter().filter(|action| action.selects(object)) {
-            self.findings().not_run.insert(action.name.to_string());
+            self.findings.lock().not_run.insert(action.name.to_string());
         }
-    }
-
-    fn findings(&self) -> MutexGuard<'_, PlanFindings> {
-        self.findings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

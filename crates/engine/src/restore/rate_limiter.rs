@@ -6,19 +6,18 @@
 //! Most items are small, and many of them are processed concurrently. Large items are limited to a few by
 //! [`RateLimiter::reserve_memory`].
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::backoff::doubling;
 use crate::cluster::{Error, Result};
 
-/// Maximum number of attempts if the API server is too busy or cannot be reached.
-const MAX_ATTEMPTS: u32 = 12;
-/// Backoff before the second attempt; it doubles.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// Maximum backoff.
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// Retries if the API server is too busy or cannot be reached.
+const RETRIES: ExponentialBuilder =
+    doubling(Duration::from_millis(100), Duration::from_secs(10)).with_max_times(11);
 
 /// Maximum total size of the items in progress, in KiB. Each is in memory several times: as stored, as JSON before and
 /// after the actions, as a request and as its answer.
@@ -96,28 +95,18 @@ impl RateLimiter {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut backoff = FIRST_BACKOFF;
-        for _ in 1..MAX_ATTEMPTS {
-            match self.send_once(&mut request).await {
-                Err(error) if is_retryable(&error) => {
-                    tracing::debug!("asking again in {backoff:?}: {error}");
-                    tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(MAX_BACKOFF);
-                }
-                outcome => return outcome,
-            }
-        }
-        self.send_once(&mut request).await
+        let send = || self.send_once(request());
+        send.retry(RETRIES)
+            .when(is_retryable)
+            .notify(|error, pause| tracing::debug!("retrying in {pause:.1?}: {error}"))
+            .await
     }
 
-    async fn send_once<T, F>(&self, request: &mut impl FnMut() -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
+    async fn send_once<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let permit = self.permits.acquire().await;
-        let outcome = request().await;
+        let outcome = request.await;
         let change = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             match &outcome {
                 Err(error) if error.is_throttled() => state.after_busy(),
                 _ => state.after_success(),
@@ -132,7 +121,7 @@ impl RateLimiter {
     /// Releases a slot, unless the number of slots is to shrink: a released slot passes to the next waiter at once and
     /// cannot be removed any more.
     fn release(&self, permit: SemaphorePermit<'_>, change: LimitChange) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match change {
             LimitChange::Same => {}
             LimitChange::More if state.permits_to_remove > 0 => state.permits_to_remove -= 1,

@@ -114,7 +114,7 @@ pub struct Request {
     /// True if the readable part of a damaged archive is restored. Otherwise nothing is.
     pub allow_damaged: bool,
     /// Treatment of objects that already exist.
-    pub existing: ExistingObjectPolicy,
+    pub existing_policy: ExistingObjectPolicy,
     /// Resource modifiers.
     pub modifiers: Option<Modifiers>,
     /// Exec and init hooks for pods.
@@ -203,7 +203,7 @@ struct CheckedRequest {
     backup_name: BackupName,
     backup: Backup,
     filter: filter::Spec,
-    existing: ExistingObjectPolicy,
+    existing_policy: ExistingObjectPolicy,
     modifiers: Option<Modifiers>,
     timeouts: Timeouts,
 }
@@ -226,7 +226,7 @@ fn request(
         return None;
     }
     check_hooks(&spec.hooks, errors);
-    let existing = existing(spec, errors);
+    let existing_policy = existing_policy(spec, errors);
     let backup = source::resolve_backup(restore, facts, errors)?;
     collect_error(source::check_location(&backup, &facts.location), errors)?;
     // A restore that has started may not need its archive any more; if it does, the download reports the problem.
@@ -243,7 +243,16 @@ fn request(
     let backup_name =
         BackupName::new(restore.spec.backup_name.clone()).map_err(ValidationError::BackupName);
     let backup_name = collect_error(backup_name, errors)?;
-    Some(CheckedRequest { name, uid, backup_name, backup, filter, existing, modifiers, timeouts })
+    Some(CheckedRequest {
+        name,
+        uid,
+        backup_name,
+        backup,
+        filter,
+        existing_policy,
+        modifiers,
+        timeouts,
+    })
 }
 
 impl CheckedRequest {
@@ -267,7 +276,7 @@ impl CheckedRequest {
                 allow_empty: is_allowed(ALLOW_EMPTY_VOLUMES),
             },
             allow_damaged: is_allowed(ALLOW_DAMAGED_ARCHIVE),
-            existing: self.existing,
+            existing_policy: self.existing_policy,
             modifiers: self.modifiers,
             hooks: spec.hooks.clone(),
             timeouts: self.timeouts,
@@ -368,7 +377,7 @@ fn is_container(container: &Value) -> bool {
     has_command && has_text("name") && has_text("image")
 }
 
-fn existing(spec: &RestoreSpec, errors: &mut Vec<ValidationError>) -> ExistingObjectPolicy {
+fn existing_policy(spec: &RestoreSpec, errors: &mut Vec<ValidationError>) -> ExistingObjectPolicy {
     match &spec.existing_resource_policy {
         Some(ExistingResourcePolicy::None) => ExistingObjectPolicy::Keep,
         Some(ExistingResourcePolicy::Update) => ExistingObjectPolicy::Update,

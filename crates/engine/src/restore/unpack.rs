@@ -9,7 +9,8 @@
 //!
 //! # Limits
 //! Limits apply to the size of an entry, the length of names, the number of entries and the memory for their
-//! index, the total size and the expansion ratio: a small file must not fill the disk or the memory.
+//! index, the total size and the expansion ratio: a small file must not fill the disk or the memory. Those that
+//! depend on the machine are [flags of the server](ExceededLimit::flag).
 
 mod check;
 mod contents;
@@ -187,8 +188,10 @@ impl Unpacker {
         let path = entry.path_bytes();
         let displayed_path = display_path(&path);
         let parsed = match std::str::from_utf8(&path) {
-            Err(_) => Err(BadPath::Invalid("it is no text")),
-            Ok(path) if path.len() > MAX_PATH_LENGTH => Err(BadPath::Invalid("it is too long")),
+            Err(_) => Err(BadPath::Invalid("the path is not valid UTF-8")),
+            Ok(path) if path.len() > MAX_PATH_LENGTH => {
+                Err(BadPath::Invalid("the path is too long"))
+            }
             Ok(path) => path::parse(path),
         };
         let parsed = match parsed {
@@ -211,7 +214,7 @@ impl Unpacker {
             self.refuse_item(Defect::TooLarge { path: displayed_path, limit });
             return Ok(Ok(()));
         }
-        let mut content = Vec::new();
+        let mut content = Vec::with_capacity(usize::try_from(entry.size()).unwrap_or_default());
         let broken = match entry.read_to_end(&mut content) {
             Ok(read) if read as u64 == entry.size() => None,
             Ok(_) => Some(BreakCause::EndMissing),

@@ -18,10 +18,11 @@ mod volume_progress;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::{ResourceIdentifier, VolumeId};
 use bowline_store::file::{Method, NativeSnapshotInfo, RestoreVolumeInfo, Snapshot, SnapshotPhase};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::Context;
@@ -53,39 +54,35 @@ pub(super) struct VolumeOutcomes {
 impl VolumeOutcomes {
     /// Records the current name of a PersistentVolume, or why it is missing.
     fn record(&self, name: &str, outcome: Result<String, MissingVolume>) {
-        lock(&self.names).insert(name.to_owned(), outcome);
+        self.names.lock().insert(name.to_owned(), outcome);
     }
 
     fn outcome_of(&self, name: &str) -> Option<Result<String, MissingVolume>> {
-        lock(&self.names).get(name).cloned()
+        self.names.lock().get(name).cloned()
     }
 
     /// True if the outcome of a volume is known.
     pub(super) fn is_known(&self, name: &str) -> bool {
-        lock(&self.names).contains_key(name)
+        self.names.lock().contains_key(name)
     }
 
     /// Records that a volume is in the cluster under this name.
     pub(super) fn record_restored(&self, name: &str, volume: RestoredVolume) {
         let info = RestoreVolumeInfo { pv_name: name.to_owned(), ..volume.info };
-        lock(&self.infos).insert(name.to_owned(), info);
+        self.infos.lock().insert(name.to_owned(), info);
     }
 
     /// Records that a claim whose volume comes from a CSI snapshot is in the cluster.
     fn record_claim(&self, info: RestoreVolumeInfo) {
         let key = format!("{}/{}", info.pvc_namespace, info.pvc_name);
-        lock(&self.infos).insert(key, info);
+        self.infos.lock().insert(key, info);
     }
 
     /// Volume information of the restore.
     pub(super) fn infos(self) -> Vec<RestoreVolumeInfo> {
-        let infos = self.infos.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let infos = self.infos.into_inner();
         infos.into_values().collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Treatment of a PersistentVolume.
@@ -180,7 +177,7 @@ async fn restore_from_snapshot(
             let created_volume = Box::pin(request.create_and_attach(value, created)).await?;
             let description =
                 describe_volume(snapshot, &created_volume.volume, &created_volume.plugin);
-            tracing::info!(item = %id, "{description} is brought back");
+            tracing::info!(item = %id, "{description} is restored");
             let CreatedVolume { mut value, .. } = created_volume;
             apply_name(&mut value, &id.name, &target)?;
             let info = info(&value, snapshot);
@@ -191,7 +188,8 @@ async fn restore_from_snapshot(
         }
         PvNameState::CreatedByThisRestore => {
             apply_name(&mut value, &id.name, &target)?;
-            let description = "what was made before the server was started again".to_owned();
+            let description =
+                "the volume, which was created before the server restarted,".to_owned();
             let info = info(&value, snapshot);
             Ok(PreparedVolume::FromSnapshot(
                 value,
@@ -199,11 +197,11 @@ async fn restore_from_snapshot(
             ))
         }
         PvNameState::InUse | PvNameState::Terminating(_) => {
-            tracing::info!(item = %id, "it is in use, so that its data is left as it is");
+            tracing::info!(item = %id, "the PersistentVolume is in use; its data is not changed");
             if let Some(volume) = created {
                 let text = format!(
-                    "the volume {volume}, which was made for it before the server was started \
-                     again, is left over: another has taken its place"
+                    "volume {volume}, which was created before the server restarted, is left \
+                     over: another PersistentVolume has its name now"
                 );
                 context.report.warn(id, text);
             }
@@ -228,7 +226,7 @@ fn plan_volume(
         PvNameState::Free => {
             let (id, location) = (&snapshot.status.provider_snapshot_id, &snapshot.spec.location);
             let description = format!(
-                "it would be made from the snapshot {id} by the plugin of the \
+                "the volume would be created from snapshot {id} by the plugin of \
                  VolumeSnapshotLocation {location}"
             );
             let info = info(&value, snapshot);
@@ -287,7 +285,7 @@ fn name_of(value: &Value) -> &str {
 
 fn describe_volume(snapshot: &Snapshot, volume: &VolumeId, plugin: &str) -> String {
     let id = &snapshot.status.provider_snapshot_id;
-    format!("the volume {volume}, which the plugin {plugin} made from the snapshot {id},")
+    format!("volume {volume}, which plugin {plugin} created from snapshot {id},")
 }
 
 fn info(value: &Value, snapshot: &Snapshot) -> RestoreVolumeInfo {
@@ -336,7 +334,7 @@ pub(super) fn reset_claim(
         return Ok(());
     }
     let warn_empty = |reason: &dyn fmt::Display| {
-        let text = format!("it is created empty: its volume {name} is not restored: {reason}");
+        let text = format!("the claim is created empty: volume {name} is not restored: {reason}");
         context.report.warn(id, text);
     };
     match decide(context, &name, &volume) {

@@ -1,6 +1,6 @@
 //! Whole backups of a cluster in memory.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::Backup;
@@ -13,6 +13,7 @@ use bowline_plugin::{
     ResourceSelector,
 };
 use bowline_store::backend::Memory;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::backup::{
@@ -177,7 +178,7 @@ async fn pods_that_share_a_volume_are_frozen_together() {
     let commands: Vec<String> =
         cluster.execs().iter().map(|exec| format!("{} {}", exec.command[0], exec.pod)).collect();
     assert_eq!(commands, ["freeze a", "freeze b", "thaw a", "thaw b"]);
-    let recorded = watch.commands_before_item.lock().unwrap().clone();
+    let recorded = watch.commands_before_item.lock().clone();
     assert!(recorded.len() >= 3, "{recorded:?}");
     for (item, execs) in recorded {
         assert_eq!(execs, 2, "{item} was seen between the hooks");
@@ -205,7 +206,7 @@ impl BackupItemAction for Recorder {
     ) -> bowline_plugin::Result<BackupOutput> {
         let object: Value = item.parse().unwrap();
         let name = object["metadata"]["name"].to_string();
-        self.commands_before_item.lock().unwrap().push((name, self.cluster.execs().len()));
+        self.commands_before_item.lock().push((name, self.cluster.execs().len()));
         Ok(BackupOutput::unchanged(item))
     }
 }
@@ -338,7 +339,7 @@ async fn pod_added_by_an_action_is_still_frozen() {
             }),
             fn_action("po", move |object, _| {
                 if object["metadata"]["name"] == "db" {
-                    recorded.lock().unwrap().push(commands(&watched));
+                    recorded.lock().push(commands(&watched));
                 }
                 Ok(())
             }),
@@ -346,7 +347,7 @@ async fn pod_added_by_an_action_is_still_frozen() {
         let run = run_and_read(run).await;
         assert_eq!(run.errors(), [] as [&str; 0]);
         assert_eq!(run.outcome.resources.count(), 3);
-        assert_eq!(*at_db.lock().unwrap(), [["freeze db"]], "{to}");
+        assert_eq!(*at_db.lock(), [["freeze db"]], "{to}");
         assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
     }
 }
@@ -426,12 +427,12 @@ async fn lists_that_wait_for_a_connection_cost_nothing() {
     let alive = Arc::clone(&most);
     run.backup_item_actions = vec![fn_action("configmaps", move |_, _| {
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        *alive.lock().unwrap() = tasks;
+        *alive.lock() = tasks;
         Ok(())
     })];
     let run = run_and_read(run).await;
     assert_eq!(run.outcome.resources.count(), 2);
-    let most = *most.lock().unwrap();
+    let most = *most.lock();
     assert!((1..20).contains(&most), "{most} tasks");
 }
 

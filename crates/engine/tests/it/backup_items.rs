@@ -1,6 +1,6 @@
 //! Which items end up in a backup, and by whose word.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::Backup;
@@ -13,6 +13,7 @@ use bowline_plugin::{
     ResourceSelector,
 };
 use bowline_store::backend::Memory;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::backup::{
@@ -370,12 +371,12 @@ async fn total_is_known_once_all_lists_have_started() {
     let (progress, recorded) = (Arc::clone(&run.progress), Arc::new(Mutex::new(Vec::new())));
     let recorder = Arc::clone(&recorded);
     run.backup_item_actions = vec![fn_action("configmaps", move |_, _| {
-        recorder.lock().unwrap().push((progress.backed_up(), progress.total()));
+        recorder.lock().push((progress.backed_up(), progress.total()));
         Ok(())
     })];
     let run = run_and_read(run).await;
     assert_eq!(run.outcome.found, length as u64 + 1);
-    let recorded = recorded.lock().unwrap().clone();
+    let recorded = recorded.lock().clone();
     assert_eq!(recorded.len(), length);
     // The namespace comes last, and some items are between their list and their visit.
     let known = length as u64 - 16..=length as u64;

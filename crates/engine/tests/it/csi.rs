@@ -153,8 +153,8 @@ async fn archive_has_all_snapshot_objects_without_extra_reads() {
 #[tokio::test(start_paused = true)]
 async fn failed_csi_snapshot_is_an_error_on_its_claim_and_leaves_no_leftovers() {
     for (behaviour, reason) in [
-        (DriverBehaviour::Failing, "disk.example.com could not snapshot it: no luck"),
-        (DriverBehaviour::Silent, "has not taken the snapshot within 30 s"),
+        (DriverBehaviour::Failing, "driver disk.example.com created no snapshot: no luck"),
+        (DriverBehaviour::Silent, "has not created the snapshot within 30 s"),
     ] {
         let bench = CsiTest::new();
         bench.driver.set_behaviour("a", behaviour);
@@ -184,7 +184,7 @@ async fn unsupported_claim_is_reported_with_the_missing_prerequisite() {
     let driver = Arc::new(FakeCsiDriver::default());
     for (fake, reason) in [
         (Fake::usual(), "does not serve snapshot.storage.k8s.io/v1"),
-        (Fake::new(resources()), "there is no VolumeSnapshotClass for its driver disk.example.com"),
+        (Fake::new(resources()), "no VolumeSnapshotClass exists for driver disk.example.com"),
         (Fake::new(resources()).with(class("x")).with(class("y")), "several VolumeSnapshotClasses"),
     ] {
         let cluster = cluster(&driver, fake);
@@ -267,7 +267,7 @@ fn rename(records: &[JournalEntry], of: &FinishedBackup, to: &FinishedBackup) ->
     }
     let mut records: Vec<JournalEntry> = serde_json::from_str(&text).unwrap();
     for record in &mut records {
-        if let JournalEntry::Ended(ended) = record {
+        if let JournalEntry::BlockEnded(ended) = record {
             // The bytes that are kept are those of the other run.
             ended.kept = None;
         }
@@ -315,14 +315,18 @@ async fn snapshot_deleted_before_it_was_retained_is_lost() {
         content["metadata"]["finalizers"] = json!(["a.driver/works"]);
         bench.cluster.put(content);
     };
-    for (reason, is_ours) in
-        [("VolumeSnapshot is gone", true), ("being deleted", true), ("another has its name", false)]
-    {
+    for (reason, is_ours) in [
+        ("VolumeSnapshot no longer exists", true),
+        ("being deleted", true),
+        ("no longer exists or was replaced", false),
+    ] {
         let bench = CsiTest::new();
         let run = bench.run_backup().await;
         let record = &run.outcome.csi_snapshots[0];
         match reason {
-            "VolumeSnapshot is gone" => bench.cluster.remove(SNAPSHOTS, "shop", &record.name),
+            "VolumeSnapshot no longer exists" => {
+                bench.cluster.remove(SNAPSHOTS, "shop", &record.name);
+            }
             "being deleted" => going(&bench, &record.content),
             _ => {}
         }
@@ -353,7 +357,10 @@ async fn group_deleted_before_it_was_retained_loses_its_snapshots() {
     bench.cluster.remove(GROUP_CONTENTS, "", &content);
     let lost = csi::retain(&reach, &targets, &Report::default()).await;
     assert_eq!(lost.len(), 2, "{lost:?}");
-    assert!(lost.iter().all(|(_, reason)| reason.contains("VolumeGroupSnapshot is gone")));
+    assert!(
+        lost.iter()
+            .all(|(_, reason)| reason.contains("VolumeGroupSnapshotContent no longer exists"))
+    );
 }
 
 #[tokio::test]
@@ -525,7 +532,7 @@ async fn unreferenced_group_is_deleted_completely() {
 async fn without_group_api_claims_are_snapshotted_one_by_one_with_a_warning() {
     for (resources, reason) in [
         (resources(), "does not serve groupsnapshot.storage.k8s.io"),
-        (with_groups(), "no VolumeGroupSnapshotClass for the driver"),
+        (with_groups(), "no VolumeGroupSnapshotClass exists for driver"),
     ] {
         let run = CsiTest::grouped(resources, false).run_backup().await;
         assert_eq!(run.errors(), [""; 0]);

@@ -93,10 +93,10 @@ async fn unreferenced_snapshot_is_deleted_at_the_end() {
     let run = bench.run_backup().await;
     assert_eq!(run.errors(), [""; 0]);
     let warnings = run.warnings();
-    assert!(warnings[0].contains("is not kept: nothing in the backup"), "{warnings:?}");
+    assert!(warnings[0].contains("is not kept: no item in the backup"), "{warnings:?}");
     // Its VolumeSnapshot has gone by itself, which proves nothing.
     assert!(
-        warnings.len() == 2 && warnings[1].contains("VolumeSnapshot is not there"),
+        warnings.len() == 2 && warnings[1].contains("VolumeSnapshot does not exist"),
         "{warnings:?}"
     );
     assert_eq!((run.outcome.operations.len(), bench.snapshots().len()), (1, 1), "those of b");
@@ -143,7 +143,7 @@ async fn leftovers_at_the_end_are_reported() {
     };
     let errors = run.errors();
     let leftovers =
-        errors.iter().filter(|one| one.contains("could not be deleted, and is left over"));
+        errors.iter().filter(|one| one.contains("could not be deleted and is left over"));
     assert_eq!((errors.len(), leftovers.count()), (4, 2), "{errors:?}");
     assert_eq!(bench.count(GROUPS), 1);
 }
@@ -164,7 +164,7 @@ async fn labels_that_cannot_be_written_at_once_are_written_later() {
     bench.cluster.fail_write(SNAPSHOTS, refused);
     let run = bench.run_backup().await;
     let errors = run.errors();
-    assert!(errors.len() == 2 && errors.iter().all(|one| one.contains("labelled")), "{errors:?}");
+    assert!(errors.len() == 2 && errors.iter().all(|one| one.contains("labeled")), "{errors:?}");
 }
 
 fn assert_no_leftovers(bench: &CsiTest) {
@@ -182,13 +182,10 @@ async fn incomplete_group_is_deleted_completely() {
     let errors = run.errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(
-        errors.iter().any(|one| one.contains("no VolumeSnapshot was made of it")),
+        errors.iter().any(|one| one.contains("no VolumeSnapshot was created for the claim")),
         "{errors:?}"
     );
-    assert!(
-        errors.iter().any(|one| one.contains("lacks the snapshot of the claim b")),
-        "{errors:?}"
-    );
+    assert!(errors.iter().any(|one| one.contains("has no snapshot of claim b")), "{errors:?}");
     assert_eq!(run.outcome.operations.len(), 0);
     assert_no_leftovers(&bench);
 }
@@ -259,7 +256,7 @@ async fn members_of_a_deleted_group_are_deleted_but_not_counted_as_discarded() {
     let Discarded { undeleted, not_found } = csi::discard(&reach, &targets).await;
     assert_eq!((undeleted.len(), not_found.len()), (0, 2), "{undeleted:?} {not_found:?}");
     assert!(
-        not_found.iter().all(|(_, missing)| missing.contains("VolumeGroupSnapshot is not there"))
+        not_found.iter().all(|(_, missing)| missing.contains("VolumeGroupSnapshot does not exist"))
     );
     assert_eq!((bench.count(SNAPSHOTS), bench.count(CONTENTS)), (0, 0));
     let Discarded { undeleted, not_found } = csi::discard(&reach, &[whole]).await;
@@ -286,7 +283,7 @@ async fn group_is_kept_if_one_member_cannot_be_retained() {
             assert_eq!(there, [2, 2, 1, 1]);
             assert_eq!(unreleased.len(), 2, "{unreleased:?}");
             assert!(
-                unreleased[1].0.is_group && unreleased[1].1.contains("could not be told to stay")
+                unreleased[1].0.is_group && unreleased[1].1.contains("could not be set to Retain")
             );
         } else {
             assert_eq!(there, [0; 4]);

@@ -155,7 +155,7 @@ async fn collision_is_reported_also_after_a_restart() {
             let expected = format!(
                 "configmaps/settings: could not restore, ConfigMap \"settings\" already exists. \
                  Warning: the in-cluster version is different than the backed-up version: \
-                 data.from; it is configmaps/{winner}/settings, which this restore has put there"
+                 data.from; this restore created that object from configmaps/{winner}/settings"
             );
             assert_eq!(*warning, expected, "{attempt}");
             let of_loser = &restored.report.results().warnings.namespaces[loser];
@@ -205,7 +205,7 @@ async fn replacing_a_colliding_item_is_reported() {
         assert_eq!(errors, [""; 0], "{attempt}");
         assert!((1..=2).contains(&warnings.len()), "{attempt}: {warnings:?}");
         for warning in &warnings {
-            assert!(warning.contains("it replaces configmaps/"), "{attempt}: {warning}");
+            assert!(warning.contains("the item replaces configmaps/"), "{attempt}: {warning}");
         }
     }
 }
@@ -251,7 +251,7 @@ async fn items_renamed_to_one_name_are_distinguished() {
             let (errors, warnings) = messages(&restored);
             assert_eq!(errors, [""; 0], "{names:?} {attempt}");
             let [warning] = &warnings[..] else { panic!("{names:?} {attempt}: {warnings:?}") };
-            assert!(warning.contains("which this restore has put there"), "{warning}");
+            assert!(warning.contains("this restore created that object"), "{warning}");
             let created = cluster.0.object("storageclasses.storage.k8s.io", "", "new").unwrap();
             let winner = created["provisioner"].as_str().unwrap();
             let loser = names.into_iter().find(|name| *name != winner).unwrap();
@@ -325,9 +325,9 @@ async fn colliding_claim_with_data_is_an_error() {
             let winner =
                 claim["metadata"]["annotations"]["bowline.io/restored-from"].as_str().unwrap();
             let expected = format!(
-                "persistentvolumeclaims/data: its data was not restored: its place is taken by \
-                 {winner}, which this restore has put there; restore it by itself into another \
-                 namespace"
+                "persistentvolumeclaims/data: the data of the claim was not restored: this \
+                 restore has created {winner} under the same name; restore the claim separately \
+                 into another namespace"
             );
             assert_eq!(*error, expected, "{policy} {attempt}");
             assert_eq!(restored.operations.len(), 1, "only the one that is there is followed");

@@ -66,7 +66,7 @@ async fn claim_needs_its_snapshot_and_content() {
         let errors: Vec<&String> = results.errors.namespaces["shop"].iter().collect();
         let of_claim = errors.iter().find(|text| text.contains("persistentvolumeclaims/data"));
         let of_claim = of_claim.unwrap_or_else(|| panic!("{errors:?}"));
-        assert!(of_claim.contains("its VolumeSnapshot vs was not restored"), "{of_claim}");
+        assert!(of_claim.contains("VolumeSnapshot vs was not restored"), "{of_claim}");
         assert!(restored.operations.is_empty());
     }
 }

@@ -142,7 +142,7 @@ async fn hooks_never_run_in_another_pod_of_the_same_name() {
         assert_eq!(restored.resources.0["v1/Pod"], ["shop/db(created)"]);
         let errors = restored.report.results().errors.namespaces;
         let [error] = &errors["shop"][..] else { panic!("not one error: {errors:?}") };
-        assert!(error.contains("another has taken its place"), "{error}");
+        assert!(error.contains("was deleted and replaced by another"), "{error}");
     }
 }
 

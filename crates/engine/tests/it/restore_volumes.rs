@@ -1,8 +1,8 @@
 //! Volumes that plugins make from snapshots, on a cluster in memory and with a plugin that does as it is
 //! told.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +10,7 @@ use bowline_engine::cluster::{Error as ClusterError, Fake};
 use bowline_engine::journal::{InMemory, JournalEntry, Recovered, recover};
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Request};
+use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_engine::restore::volume::{
     ByteProgress, ProgressReportError, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
 };
@@ -23,6 +24,7 @@ use bowline_store::{BackupName, BackupStore};
 use futures::future::BoxFuture;
 use futures::stream;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -91,7 +93,7 @@ impl Disk {
     /// The snapshots that it was asked for volumes from.
     fn snapshots(&self) -> Vec<String> {
         let mut all: Vec<String> =
-            self.requests.lock().unwrap().iter().map(|(snapshot, ..)| snapshot.clone()).collect();
+            self.requests.lock().iter().map(|(snapshot, ..)| snapshot.clone()).collect();
         all.sort();
         all
     }
@@ -117,7 +119,7 @@ impl PartialSnapshotter for Disk {
         zone: &str,
     ) -> Result<VolumeId> {
         let before = {
-            let mut requests = self.requests.lock().unwrap();
+            let mut requests = self.requests.lock();
             requests.push((snapshot.to_string(), info.clone(), zone.to_owned()));
             requests.len() - 1
         };
@@ -141,7 +143,7 @@ struct Locations(Arc<Disk>);
 impl Snapshotters for Locations {
     async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
         if location != "default" {
-            let reason = "it does not exist".to_owned();
+            let reason = "not found".to_owned();
             return Err(OpenError { location: location.into(), reason, is_retryable: false });
         }
         Ok(Snapshotter {
@@ -165,12 +167,12 @@ struct RecordingReporter {
 
 impl RecordingReporter {
     fn write(&self, line: String) -> std::result::Result<(), ProgressReportError> {
-        self.lines.lock().unwrap().push(line);
+        self.lines.lock().push(line);
         if self.is_broken { Err(ProgressReportError("no ink".into())) } else { Ok(()) }
     }
 
     fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap().clone()
+        self.lines.lock().clone()
     }
 }
 
@@ -314,6 +316,7 @@ impl World {
             requests: 4,
             items: 8,
             scratch: std::env::temp_dir(),
+            unpack_limits: UnpackLimits::default(),
             namespace: "velero".into(),
             priorities: Priorities::default(),
             resource_timeout: Duration::from_mins(1),
@@ -399,7 +402,7 @@ async fn volume_is_created_from_its_snapshot_and_bound() {
     assert_eq!(volume["metadata"]["annotations"], json!({}));
     assert_eq!(volume.get("status"), None);
     assert_eq!(outcome.claim("shop", "data-1").unwrap()["spec"]["volumeName"], "pv-1");
-    let requests = world.disk.requests.lock().unwrap().clone();
+    let requests = world.disk.requests.lock().clone();
     let info = VolumeInfo { volume_type: "ssd".into(), iops: Some(300) };
     assert_eq!(requests, [("snap-1".to_owned(), info, "zone-1".to_owned())]);
     let expected = ["pv-1 as pv-1 from snap-1 by example.io/disk", "completed as vol-1"];
@@ -417,7 +420,7 @@ async fn volume_is_created_from_its_snapshot_and_bound() {
     assert_eq!(serde_json::to_value(info).unwrap(), expected);
     let records = world.journal.records();
     assert!(
-        matches!(&records[..], [JournalEntry::VolumeBegun(begun), JournalEntry::VolumeEnded(ended)]
+        matches!(&records[..], [JournalEntry::VolumeRequested(begun), JournalEntry::VolumeAnswered(ended)]
             if begun.block == ended.block && ended.volume.as_deref() == Some("vol-1")),
         "{records:?}"
     );
@@ -472,9 +475,9 @@ async fn claim_of_a_failed_volume_is_created_only_if_empty_is_allowed() {
     failed["status"]["phase"] = json!("Failed");
     let mut elsewhere = snapshot(1);
     elsewhere["spec"]["location"] = json!("gone");
-    let refused = "the plugin example.io/disk made no volume from the snapshot snap-1: no space";
-    let missing = "the VolumeSnapshotLocation gone cannot be used: it does not exist";
-    let not_saved = "its data is not in the backup: saving it had failed";
+    let refused = "plugin example.io/disk created no volume from snapshot snap-1: no space";
+    let missing = "the VolumeSnapshotLocation gone cannot be used: not found";
+    let not_saved = "the data of the volume is not in the backup: its snapshot or copy failed";
     let no_space = || Disk::failing(Error::unknown("no space"));
     for (disk, stored_snapshot, reason, is_asked) in [
         (no_space(), snapshot(1), refused, true),
@@ -487,8 +490,8 @@ async fn claim_of_a_failed_volume_is_created_only_if_empty_is_allowed() {
         let [volume, claim] = &errors[..] else { panic!("{errors:?}") };
         assert!(volume.starts_with(&format!("persistentvolumes/pv-1: {reason}")), "{volume}");
         let words = format!(
-            "persistentvolumeclaims/data-1: its volume pv-1 is not restored: {reason}; to have it \
-             created empty, restore with `--allow-empty-volumes`"
+            "persistentvolumeclaims/data-1: volume pv-1 of the claim is not restored: {reason}; \
+             to create an empty volume instead, restore with `--allow-empty-volumes`"
         );
         assert_eq!(*claim, words);
         assert_eq!(outcome.volume("pv-1"), None);
@@ -507,7 +510,7 @@ async fn claim_of_a_failed_volume_is_created_only_if_empty_is_allowed() {
         // What can be known before is no error any more: the user knows it, too.
         assert_eq!(outcome.errors().len(), usize::from(reason != not_saved), "{reason}");
         let has_warning =
-            outcome.warnings().iter().any(|text| text.contains("it is created empty: "));
+            outcome.warnings().iter().any(|text| text.contains("the claim is created empty: "));
         assert!(has_warning, "{:?}", outcome.warnings());
     }
 }
@@ -561,7 +564,9 @@ async fn terminating_volume_is_waited_for() {
     world.fake.put(released);
     let outcome = world.restore().await;
     let errors = outcome.errors();
-    assert!(errors[0].contains("still in the cluster after 600 s, though its claim is gone"));
+    assert!(
+        errors[0].contains("still exists after 600 s, although the PersistentVolume is released")
+    );
     assert!(errors.len() == 2 && outcome.claim("shop", "data-1").is_none(), "{errors:?}");
     assert_eq!(outcome.elapsed, TERMINATING);
     assert_eq!(world.disk.snapshots(), [""; 0]);
@@ -609,9 +614,9 @@ async fn mapped_claim_is_not_created_for_a_volume_held_by_another() {
     used(&world.fake);
     world.spec = json!({"namespaceMapping": {"shop": "copy"}, "restorePVs": false});
     let outcome = world.restore().await;
-    let error = "persistentvolumeclaims/data-1: its volume pv-1 is not restored: it belongs to the \
-                 claim shop/data-1, and the backup has no copy of its data that another claim could \
-                 get; to have it created empty, restore with `--allow-empty-volumes`";
+    let error = "persistentvolumeclaims/data-1: volume pv-1 of the claim is not restored: the volume \
+         belongs to claim shop/data-1, and the backup has no copy of its data for another claim; \
+         to create an empty volume instead, restore with `--allow-empty-volumes`";
     assert_eq!(outcome.errors(), [error]);
     assert_eq!(outcome.claim("copy", "data-1"), None);
 
@@ -655,9 +660,8 @@ async fn known_volume_is_not_created_twice_after_a_crash() {
             "after {journaled} journal entries"
         );
         assert_eq!(outcome.restored.volumes.len(), 1);
-        let expected = "persistentvolumes/pv-1: the server ended while the plugin example.io/disk \
-                        made a volume from the snapshot snap-1 for it: what it had made, if \
-                        anything, may be left over";
+        let expected = "persistentvolumes/pv-1: the server stopped while plugin example.io/disk created a \
+             volume from snapshot snap-1; the volume, if it exists, may be left over";
         let warnings: &[&str] = if is_reported { &[expected] } else { &[] };
         assert_eq!(outcome.warnings(), warnings, "after {journaled} journal entries");
         // Also one that an earlier process has made, which may not have come to show it.
@@ -706,14 +710,14 @@ async fn canceled_restore_cancels_the_plugin_and_reports_leftovers() {
     let cases: [(Answer, &str, bool); 3] = [
         (
             |_| Some(Err(Error::new(Code::Cancelled, "as you wish"))),
-            "the plugin example.io/disk made no volume from the snapshot snap-1: the restore was \
+            "plugin example.io/disk created no volume from snapshot snap-1: the restore was \
              canceled: as you wish",
             false,
         ),
         (
             |_| None,
-            "the plugin example.io/disk made no volume from the snapshot snap-1: the restore was \
-             canceled; a volume that it had begun, if any, may be left over",
+            "plugin example.io/disk created no volume from snapshot snap-1: the restore was \
+             canceled; an incomplete volume may be left over",
             false,
         ),
         (|_| Some(Ok(volume_of("snap-1"))), "", true),
@@ -759,8 +763,8 @@ async fn volume_creation_times_out() {
     let mut world = World::with(Disk::slow(Duration::from_hours(9))).await;
     world.spec = json!({"itemOperationTimeout": "2m"});
     let outcome = world.restore().await;
-    let reason = "the plugin example.io/disk made no volume from the snapshot snap-1: it took \
-                  longer than 120 s; a volume that it had begun, if any, may be left over";
+    let reason = "plugin example.io/disk created no volume from snapshot snap-1: the plugin took longer \
+         than 120 s; an incomplete volume may be left over";
     assert_eq!(outcome.errors()[0], format!("persistentvolumes/pv-1: {reason}"));
     assert_eq!(*world.disk.canceled.borrow(), ["snap-1"]);
     assert_eq!(*world.reporter.lines().last().unwrap(), format!("failed: {reason}"));
@@ -832,7 +836,7 @@ async fn report_failure_is_warned_once() {
         Arc::new(RecordingReporter { is_broken: true, ..RecordingReporter::default() });
     let outcome = world.restore().await;
     assert_eq!(outcome.errors(), [""; 0]);
-    let expected = "persistentvolumes/pv-1: its VolumePluginRestore cannot be written: no ink";
+    let expected = "persistentvolumes/pv-1: the VolumePluginRestore cannot be written: no ink";
     assert_eq!(outcome.warnings(), [expected]);
     assert_eq!(world.reporter.lines().len(), 4);
     assert!(outcome.volume("pv-1").is_some());
@@ -855,8 +859,8 @@ async fn reports_keep_their_order() {
         ..RecordingReporter::default()
     });
     let outcome = world.restore().await;
-    let expected = "persistentvolumes/pv-1: its VolumePluginRestore cannot be written: no answer \
-                    within 10 s";
+    let expected =
+        "persistentvolumes/pv-1: the VolumePluginRestore cannot be written: no answer within 10 s";
     assert_eq!(outcome.warnings(), [expected]);
     assert!(
         outcome.volume("pv-1").is_some() && outcome.elapsed == 10 * SECOND,
@@ -874,9 +878,8 @@ async fn crashed_plugin_is_retried_once_and_leftovers_reported() {
     let world = World::with(disk).await;
     let outcome = world.restore().await;
     assert_eq!(outcome.errors(), [""; 0]);
-    let expected = "persistentvolumes/pv-1: the plugin example.io/disk is asked again for a volume \
-                    from the snapshot snap-1: what it had made, if anything, may be left over: it \
-                    has died";
+    let expected = "persistentvolumes/pv-1: plugin example.io/disk is called again for a volume from \
+         snapshot snap-1; a volume of the first call may be left over: it has died";
     assert_eq!(outcome.warnings(), [expected]);
     assert!(outcome.volume("pv-1").is_some());
     // A later process tells of the first one, too.
@@ -887,9 +890,7 @@ async fn crashed_plugin_is_retried_once_and_leftovers_reported() {
     let outcome = world.restore().await;
     assert_eq!(world.disk.snapshots().len(), 2);
     let errors = outcome.errors();
-    assert!(
-        errors[0].ends_with("it has died; a volume that it had begun, if any, may be left over")
-    );
+    assert!(errors[0].ends_with("it has died; an incomplete volume may be left over"));
     assert_eq!(errors.len(), 2, "{errors:?}");
 }
 
@@ -903,8 +904,8 @@ async fn unreferenced_volume_is_reported() {
         message: "no".into(),
     });
     let outcome = world.restore().await;
-    let expected = "persistentvolumes/pv-1: the volume vol-1, which the plugin example.io/disk made \
-                    from the snapshot snap-1, is left over: nothing points to it";
+    let expected = "persistentvolumes/pv-1: volume vol-1, which plugin example.io/disk created from \
+         snapshot snap-1, is left over: no object refers to it";
     assert_eq!(outcome.warnings(), [expected]);
     assert_eq!((outcome.errors().len(), outcome.restored.volumes.len()), (1, 0));
 
@@ -914,7 +915,10 @@ async fn unreferenced_volume_is_reported() {
     let world = World::with(disk).await;
     let outcome = world.restore().await;
     let errors = outcome.errors();
-    assert!(errors[0].contains("made the volume vol-1") && errors[0].contains("is left over: it"));
+    assert!(
+        errors[0].contains("created volume vol-1")
+            && errors[0].contains("is left over: the plugin")
+    );
     assert_eq!(world.fake.creations().len(), 1, "only the namespace");
 
     // The restore is cancelled by a user before the next process came to it.
@@ -924,9 +928,8 @@ async fn unreferenced_volume_is_reported() {
     world.cancel.cancel();
     let outcome = world.restore().await;
     assert!(matches!(outcome.restored.fatal, Some(Fatal::Canceled)));
-    let expected = "persistentvolumes/pv-1: the plugin example.io/disk made the volume vol-1 from \
-                    the snapshot snap-1 for it: it is left over, unless a PersistentVolume points \
-                    to it";
+    let expected = "persistentvolumes/pv-1: plugin example.io/disk created volume vol-1 from snapshot \
+         snap-1; the volume is left over unless a PersistentVolume refers to it";
     assert_eq!(outcome.warnings(), [expected]);
 }
 

@@ -1,8 +1,8 @@
 //! Operations, and backups that go on after their process has died.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase};
@@ -24,6 +24,7 @@ use bowline_plugin::{
 use bowline_store::BackupStore;
 use bowline_store::backend::Memory;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -49,7 +50,7 @@ impl BackupItemAction for OperationStartingAction {
     ) -> bowline_plugin::Result<BackupOutput> {
         let object: Value = item.parse().unwrap();
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        self.shown.lock().unwrap().push(name.clone());
+        self.shown.lock().push(name.clone());
         let mut output = BackupOutput::unchanged(item);
         output.operation = OperationId::new(format!("op-{name}"));
         output.post_operation_items = vec![map_id(&name)];
@@ -122,7 +123,7 @@ async fn next_process_finishes_and_repeats_nothing_journaled() {
             ids
         };
         assert_eq!(ids(&run), ids(&whole), "no operation is lost or doubled");
-        let shown = action.shown.lock().unwrap().clone();
+        let shown = action.shown.lock().clone();
         for ended in &recovered.finished {
             for visited in &ended.visited {
                 assert!(
@@ -165,14 +166,14 @@ async fn bytes_that_were_tampered_with_are_an_error_and_not_in_the_archive() {
     let (_, _, records) = resume_from(&cluster, &store, Vec::new()).await;
     let run = run_of(&cluster, json!({}), store.clone()).await;
     let stored_block = records.iter().find_map(|record| match record {
-        JournalEntry::Ended(ended) => ended.kept.clone(),
+        JournalEntry::BlockEnded(ended) => ended.kept.clone(),
         _ => None,
     });
     let number = stored_block.unwrap().number;
     store.put_scratch(&run.request.uid, number, "{}".into()).await.unwrap();
     let (run, _, _) = resume_from(&cluster, &store, records).await;
     let errors = run.errors();
-    assert!(errors[0].contains("is not what was put there"), "{errors:?}");
+    assert!(errors[0].contains("was changed"), "{errors:?}");
 }
 
 #[tokio::test]
@@ -380,7 +381,7 @@ fn with_pods(names: &[&str], away: &Arc<Mutex<Vec<String>>>) -> Arc<Fake> {
     let away = Arc::clone(away);
     let cluster = pods.fold(Fake::usual().with(namespace("shop")), Fake::with);
     Arc::new(cluster.with_exec_script(move |exec| {
-        if away.lock().unwrap().contains(&exec.pod) {
+        if away.lock().contains(&exec.pod) {
             return Err(cluster::Error::Unreachable("no route to host".into()));
         }
         Ok(ExecOutcome { output: String::new(), failure: None })
@@ -422,7 +423,7 @@ async fn unwritable_journal_neither_keeps_pods_frozen_nor_repeats_hooks() {
     assert_eq!(journal.records().len(), 3, "{:?}", journal.records());
     let mut records = vec![];
     for (&block, pods) in &frozen {
-        records.push(JournalEntry::Begun(BlockStarted {
+        records.push(JournalEntry::BlockStarted(BlockStarted {
             block,
             pods: pods.clone(),
             ..BlockStarted::default()
@@ -440,7 +441,8 @@ async fn reachable_pod_is_thawed_once_when_another_is_unreachable() {
     let (journal, report) = (InMemory::default(), Report::default());
     let started = BlockStarted { block: 4, pods: frozen[&4].clone(), ..BlockStarted::default() };
     let known = |journal: &InMemory| {
-        let records = [JournalEntry::Begun(started.clone())].into_iter().chain(journal.records());
+        let records =
+            [JournalEntry::BlockStarted(started.clone())].into_iter().chain(journal.records());
         recover(records).frozen
     };
     for _ in 0..3 {
@@ -450,7 +452,7 @@ async fn reachable_pod_is_thawed_once_when_another_is_unreachable() {
     }
     let run = |name: &str| commands(&cluster).iter().filter(|one| *one == name).count();
     assert_eq!((run("thaw db"), run("thaw away")), (1, 3));
-    away.lock().unwrap().clear();
+    away.lock().clear();
     let thawed = thaw(&cluster, &known(&journal), &journal, &report).await;
     assert!(thawed.frozen.is_empty() && known(&journal).is_empty(), "{thawed:?}");
     assert_eq!((run("thaw db"), run("thaw away")), (1, 4));
@@ -483,7 +485,7 @@ async fn pod_with_a_thaw_annotation_is_thawed_even_if_the_backup_hooks_are_unkno
     let frozen = frozen_in(&[(0, &["db"]), (1, &["bare"])]);
     let (journal, report) = (InMemory::default(), Report::default());
     let unwritten = UnwrittenThaws::default();
-    let hooks = Err("ConfigMap kept holds no hooks");
+    let hooks = Err("ConfigMap kept contains no hooks");
     let thawing = ThawContext {
         cluster: &cluster,
         run: "run-1",
@@ -497,7 +499,7 @@ async fn pod_with_a_thaw_annotation_is_thawed_even_if_the_backup_hooks_are_unkno
     assert_eq!(thawed.frozen, frozen_in(&[(1, &["bare"])]), "it stays on the record");
     assert_eq!(journal.records(), [JournalEntry::Thawed { block: 0, errors: Vec::new() }]);
     let error = thawed.error.unwrap().to_string();
-    assert!(error.contains("ConfigMap kept holds no hooks"), "{error}");
+    assert!(error.contains("ConfigMap kept contains no hooks"), "{error}");
 }
 
 #[tokio::test]
@@ -521,7 +523,8 @@ async fn post_hooks_that_ran_before_a_restart_are_not_repeated() {
         BlockStarted { pods: vec![frozen_pod("db", "uid-db")], ..BlockStarted::default() };
     for is_back in [false, false, true] {
         is_away.store(!is_back, Ordering::Relaxed);
-        let records = [JournalEntry::Begun(started.clone())].into_iter().chain(journal.records());
+        let records =
+            [JournalEntry::BlockStarted(started.clone())].into_iter().chain(journal.records());
         let frozen = recover(records).frozen;
         let thawing = ThawContext {
             cluster: &cluster,
@@ -542,7 +545,8 @@ async fn block_that_cannot_be_stored_still_journals_its_thawed_pods() {
     let cluster = cluster();
     let store = store_in(Memory::with_bucket("b"));
     // As if what came of the block did not fit into a record.
-    let journal = Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::Ended(_))));
+    let journal =
+        Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_))));
     let mut run = run_of(&cluster, json!({}), store).await;
     run.journal = Arc::clone(&journal) as _;
     let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
@@ -556,9 +560,14 @@ async fn block_that_cannot_be_stored_still_journals_its_thawed_pods() {
 fn a_pod_that_a_later_block_has_thawed_is_not_thawed_for_an_earlier_one() {
     let pods = vec![frozen_pod("db", "uid-db")];
     let block_started = |block| {
-        JournalEntry::Begun(BlockStarted { block, pods: pods.clone(), ..BlockStarted::default() })
+        JournalEntry::BlockStarted(BlockStarted {
+            block,
+            pods: pods.clone(),
+            ..BlockStarted::default()
+        })
     };
-    let ended = JournalEntry::Ended(Box::new(BlockEnded { block: 1, ..BlockEnded::default() }));
+    let ended =
+        JournalEntry::BlockEnded(Box::new(BlockEnded { block: 1, ..BlockEnded::default() }));
     assert_eq!(recover([block_started(0), block_started(1)]).frozen.len(), 2);
     assert_eq!(recover([block_started(0), block_started(1), ended]).frozen, FrozenByBlock::new());
 }

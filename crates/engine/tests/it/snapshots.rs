@@ -1,10 +1,11 @@
 //! Snapshots of volumes in a cluster in memory, by a snapshotter in memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::snapshot_type::SnapshotType;
+use bowline_engine::backup::snapshot::ReclaimOutcome;
 use bowline_engine::backup::{self, Recovery, finalize, snapshot};
 use bowline_engine::cluster::{ExecOutcome, Fake};
 use bowline_engine::journal::{InMemory, JournalEntry, recover};
@@ -16,6 +17,7 @@ use bowline_plugin::{Code, Error, Item, Result, SnapshotId, VolumeId, VolumeInfo
 use bowline_store::backend::Memory;
 use bowline_store::file::{Outcome, SnapshotPhase};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::backup::{FinishedBackup, run_and_read, run_of, store_in};
@@ -41,11 +43,11 @@ struct FakeSnapshotter {
 
 impl FakeSnapshotter {
     fn record_call(&self, call: String) {
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
     }
 
     fn calls(&self) -> Vec<String> {
-        self.calls.lock().unwrap().clone()
+        self.calls.lock().clone()
     }
 }
 
@@ -77,9 +79,9 @@ impl PartialSnapshotter for FakeSnapshotter {
         }
         assert_eq!((zone, tags["velero.io/backup"].as_str()), ("z1", "b1"));
         let request = tags["bowline.io/request-id"].clone();
-        let number = self.calls.lock().unwrap().len();
+        let number = self.calls.lock().len();
         let id = {
-            let mut snapshots = self.snapshots.lock().unwrap();
+            let mut snapshots = self.snapshots.lock();
             snapshots.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone()
         };
         if volume.as_str() == "pv-a" && self.hangs.load(std::sync::atomic::Ordering::Relaxed) {
@@ -87,13 +89,13 @@ impl PartialSnapshotter for FakeSnapshotter {
             std::future::pending::<()>().await;
         }
         self.record_call(format!("end {volume}"));
-        self.times.lock().unwrap().insert(volume.to_string(), [called, Timestamp::now()]);
+        self.times.lock().insert(volume.to_string(), [called, Timestamp::now()]);
         Ok(SnapshotId::new(id).unwrap())
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         self.record_call(format!("delete {snapshot}"));
-        self.snapshots.lock().unwrap().retain(|_, id| id != snapshot.as_str());
+        self.snapshots.lock().retain(|_, id| id != snapshot.as_str());
         Ok(())
     }
 }
@@ -103,7 +105,7 @@ struct DropRecorder(tokio::time::Instant, Arc<Mutex<Vec<String>>>);
 
 impl Drop for DropRecorder {
     fn drop(&mut self) {
-        self.1.lock().unwrap().push(format!("given up after {} s", self.0.elapsed().as_secs()));
+        self.1.lock().push(format!("given up after {} s", self.0.elapsed().as_secs()));
     }
 }
 
@@ -165,7 +167,7 @@ fn cluster(disk: &FakeSnapshotter) -> Arc<Fake> {
     let (calls, progress) = (Arc::clone(&disk.calls), Arc::clone(&disk.progress));
     let cluster = all.into_iter().fold(Fake::usual(), Fake::with);
     Arc::new(cluster.with_exec_script(move |exec| {
-        let mut calls = calls.lock().unwrap();
+        let mut calls = calls.lock();
         if exec.command[0] == "thaw" {
             calls.push(format!("{} operations are shown", progress.snapshots.operations().len()));
         }
@@ -233,7 +235,7 @@ async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
 async fn a_snapshot_begins_when_its_plugin_is_called_and_is_shown_while_its_pod_is_frozen() {
     let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
     let (run, _) = run_backup(&disk).await;
-    let times = disk.times.lock().unwrap().clone();
+    let times = disk.times.lock().clone();
     for operation in &run.outcome.operations {
         let [called, returned] = times[&operation.item.name];
         match operation.kind {
@@ -294,17 +296,17 @@ async fn no_snapshot_is_lost_or_left_over_unreported_wherever_a_process_dies() {
         let (first, journal) = run(&disk, &memory, Vec::new()).await;
         let (whole, records) = (run_and_read(first).await, journal.records());
         assert_eq!(ids(&whole).len(), 2);
-        let leftovers = disk.snapshots.lock().unwrap().clone();
+        let leftovers = disk.snapshots.lock().clone();
         for length in 0..=records.len() {
             // All is as the first one left it.
-            disk.snapshots.lock().unwrap().clone_from(&leftovers);
+            disk.snapshots.lock().clone_from(&leftovers);
             let journaled = records[..length].to_vec();
             let is_finished = !recover(journaled.clone()).finished.is_empty();
             let (again, journal_of_second) = run(&disk, &memory, journaled.clone()).await;
             let again = run_and_read(again).await;
             assert_eq!(again.errors(), [""; 0], "after {length} journal entries");
             assert_eq!(ids(&again).len(), 2, "after {length} journal entries");
-            let there: Vec<String> = disk.snapshots.lock().unwrap().values().cloned().collect();
+            let there: Vec<String> = disk.snapshots.lock().values().cloned().collect();
             for id in ids(&again) {
                 assert!(there.contains(&id), "{id} of {there:?}");
             }
@@ -336,6 +338,53 @@ async fn no_snapshot_is_lost_or_left_over_unreported_wherever_a_process_dies() {
 }
 
 #[tokio::test]
+async fn snapshots_of_a_block_that_could_not_be_journaled_are_deleted_by_the_next_attempt() {
+    for is_v2 in [true, false] {
+        let disk = Arc::new(FakeSnapshotter { is_v2, ..FakeSnapshotter::default() });
+        let memory = Memory::with_bucket("b");
+        let (mut first, _) = run(&disk, &memory, Vec::new()).await;
+        let journal =
+            Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_))));
+        first.journal = Arc::clone(&journal) as _;
+        let first = run_and_read(first).await;
+        assert_eq!(ids(&first).len(), 2);
+
+        let (again, _) = run(&disk, &memory, journal.records()).await;
+        let again = run_and_read(again).await;
+        let mut created: Vec<String> = disk.snapshots.lock().values().cloned().collect();
+        let mut recorded = ids(&again);
+        created.sort();
+        recorded.sort();
+        assert_eq!(created, recorded, "those of the first attempt are deleted");
+        assert_eq!(again.warnings(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn snapshot_in_flight_that_the_backup_has_is_kept() {
+    for is_v2 in [true, false] {
+        let disk = Arc::new(FakeSnapshotter { is_v2, ..FakeSnapshotter::default() });
+        let (mut run, _) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
+        let journal =
+            Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_))));
+        run.journal = Arc::clone(&journal) as _;
+        let run = run_and_read(run).await;
+        let in_flight = recover(journal.records()).in_flight;
+        assert_eq!(in_flight.len(), 2, "{in_flight:?}");
+        let snapshotters = SingleSnapshotter(Arc::clone(&disk));
+        let reclaim = async |intent, recorded| {
+            snapshot::reclaim(&snapshotters, "b1", None, intent, recorded).await.unwrap()
+        };
+        let recorded = &*run.outcome.snapshots;
+        assert_eq!(reclaim(&in_flight[0], recorded).await, ReclaimOutcome::Recorded);
+        assert_eq!(reclaim(&in_flight[1], recorded).await, ReclaimOutcome::Recorded);
+        assert_eq!(disk.snapshots.lock().len(), 2);
+        assert_eq!(reclaim(&in_flight[0], &[]).await, ReclaimOutcome::Deleted);
+        assert_eq!(disk.snapshots.lock().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn snapshots_of_an_abandoned_run_are_deleted_or_reported() {
     let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
     let (run, _) = run_backup(&disk).await;
@@ -347,7 +396,7 @@ async fn snapshots_of_an_abandoned_run_are_deleted_or_reported() {
     )
     .await;
     assert!(undeleted.is_empty() && report.error_count() == 0);
-    assert!(disk.snapshots.lock().unwrap().is_empty());
+    assert!(disk.snapshots.lock().is_empty());
     let no_snapshotters = bowline_engine::snapshotter::NoSnapshotters;
     let undeleted =
         snapshot::discard(&no_snapshotters, run.outcome.snapshots.clone(), &report).await;
@@ -394,9 +443,10 @@ async fn plugin_that_hangs_during_a_freeze_is_given_up_and_its_snapshot_reclaime
     assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
     // If the server ends before that is in the journal, both are asked for again.
     let records = journal.records();
-    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::Begun(begun) if !begun.intents.is_empty());
+    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::BlockStarted(begun) if !begun.intents.is_empty());
     let begun = records.iter().position(is_begun).unwrap();
-    let ended = records.iter().position(|record| matches!(record, JournalEntry::Ended(_))).unwrap();
+    let ended =
+        records.iter().position(|record| matches!(record, JournalEntry::BlockEnded(_))).unwrap();
     for length in begun + 1..=ended {
         let recovered = recover(records[..length].to_vec());
         assert_eq!(recovered.in_flight.len(), 2, "after {length} of {records:?}");
@@ -411,15 +461,15 @@ async fn plugin_that_hangs_during_a_freeze_is_given_up_and_its_snapshot_reclaime
     // If the files of the backup name it, only the journal does not know that it was taken.
     let mut named = bowline_store::file::Snapshot::default();
     let is_of_a = |id: &&String| id.starts_with("snap-pv-a");
-    let id = disk.snapshots.lock().unwrap().values().find(is_of_a).cloned().unwrap();
+    let id = disk.snapshots.lock().values().find(is_of_a).cloned().unwrap();
     named.status.provider_snapshot_id = id;
     let outcome = snapshot::reclaim(&snapshotters, "b1", None, intent, &[named]).await;
     assert_eq!(outcome, Ok(snapshot::ReclaimOutcome::Recorded));
-    assert_eq!(disk.snapshots.lock().unwrap().len(), 2, "both stay");
+    assert_eq!(disk.snapshots.lock().len(), 2, "both stay");
     let reclaimed = snapshot::reclaim(&snapshotters, "b1", None, intent, &[]).await;
     assert_eq!(reclaimed, Ok(snapshot::ReclaimOutcome::Deleted));
-    assert_eq!(disk.snapshots.lock().unwrap().values().find(is_of_a), None);
-    assert_eq!(disk.snapshots.lock().unwrap().len(), 1, "that of the other volume stays");
+    assert_eq!(disk.snapshots.lock().values().find(is_of_a), None);
+    assert_eq!(disk.snapshots.lock().len(), 1, "that of the other volume stays");
     let request = intent.snapshot.clone().unwrap().request;
     let mut records = journal.records();
     records.push(JournalEntry::Reclaimed { request });
@@ -491,7 +541,7 @@ async fn volume_opted_into_fs_backup_by_a_pod_outside_the_backup_is_not_snapshot
             let messages = [run.errors(), run.warnings()].concat();
             assert_eq!(messages.len(), usize::from(opts_in), "{messages:?}");
             let are_of_files =
-                |text: &String| text.contains("file by file") || text.contains("files");
+                |text: &String| text.contains("file-system backup") || text.contains("files");
             assert!(messages.iter().all(are_of_files), "{messages:?}");
             let lists = cluster.lists();
             let of_pods = lists.iter().filter(|(resource, _)| resource == "pods").count();

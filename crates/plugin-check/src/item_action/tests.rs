@@ -1,9 +1,9 @@
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bowline_api::Backup;
 use bowline_plugin::{BackupItemAction, BackupOutput, DeleteItemAction, Encoded};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::test_support::{
@@ -93,7 +93,7 @@ impl FakeAction {
 
     /// The operations that were cancelled.
     fn cancelled(&self) -> Vec<String> {
-        let mut cancelled = self.cancelled.lock().unwrap().clone();
+        let mut cancelled = self.cancelled.lock().clone();
         cancelled.retain(|id| id.starts_with("op-"));
         cancelled.sort();
         cancelled.dedup();
@@ -123,7 +123,7 @@ impl BackupItemAction for FakeAction {
     ) -> bowline_plugin::Result<BackupOutput> {
         let backup: Value = serde_json::from_slice(&backup.json()).unwrap();
         let text = |key: &str| backup["metadata"][key].as_str().unwrap_or_default().to_owned();
-        self.backups.lock().unwrap().push([text("name"), text("uid")]);
+        self.backups.lock().push([text("name"), text("uid")]);
         let others = self.calls_inside.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
         self.calls_inside.fetch_sub(1, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl BackupItemAction for FakeAction {
             _ if !is_known => return Err(Error::invalid_operation(operation)),
             _ => {}
         }
-        let is_cancelled = self.cancelled.lock().unwrap().iter().any(|id| id == operation.as_str());
+        let is_cancelled = self.cancelled.lock().iter().any(|id| id == operation.as_str());
         let earlier_calls = self.selector_calls.fetch_add(1, Ordering::Relaxed);
         let reason = if self.flaw == Flaw::ChangesTheOutcome {
             earlier_calls.to_string()
@@ -191,7 +191,7 @@ impl BackupItemAction for FakeAction {
         if self.flaw == Flaw::RefusesCancelAsVelero && !is_known {
             return Err(Error::invalid_operation(operation));
         }
-        let mut cancelled = self.cancelled.lock().unwrap();
+        let mut cancelled = self.cancelled.lock();
         let is_second = cancelled.iter().any(|id| id == operation.as_str());
         if self.flaw == Flaw::RefusesCancelOfUnknown && !is_known
             || self.flaw == Flaw::RefusesTheSecondCancel && is_second
@@ -203,23 +203,23 @@ impl BackupItemAction for FakeAction {
     }
 }
 
-const KNOWN: &str = "knows the progress of its operation at once";
-const RESTART: &str = "knows its operation after a restart of its process";
-const TWICE: &str = "accepts the cancellation of its operation, twice";
-const ENDS: &str = "ends an operation that was cancelled";
-const SAME: &str = "tells the same outcome of an ended operation each time";
-const UNKNOWN: &str = "tells a permanent error as the progress of an unknown operation";
+const KNOWN: &str = "Progress knows the operation at once";
+const RESTART: &str = "Progress knows the operation after a restart of the process";
+const TWICE: &str = "Cancel can be repeated";
+const ENDS: &str = "a canceled operation ends";
+const SAME: &str = "Progress returns the same outcome of an ended operation each time";
+const UNKNOWN: &str = "Progress of an unknown operation returns a permanent error";
 
 #[tokio::test(start_paused = true)]
 async fn each_action_flaw_breaks_its_rule() {
     let expected: [(Flaw, &[&str]); 13] = [
         (Flaw::None, &[]),
-        (Flaw::ChangesItsSelector, &["tells what it applies to, the same each time"]),
+        (Flaw::ChangesItsSelector, &["AppliesTo returns the same selector each time"]),
         (Flaw::ReturnsAnotherKind, &["returns an object of the same kind"]),
         (Flaw::FailsAtOnce, &["answers 16 calls at once"]),
         (Flaw::LosesOperationsOnRestart, &[RESTART, ENDS]),
         (Flaw::RefusesTheSecondCancel, &[TWICE]),
-        (Flaw::RefusesCancelOfUnknown, &["accepts the cancellation of an unknown operation"]),
+        (Flaw::RefusesCancelOfUnknown, &["Cancel accepts an unknown operation"]),
         (Flaw::NeverEnds, &[ENDS]),
         (Flaw::ChangesTheOutcome, &[SAME]),
         (Flaw::KnowsEverything, &[UNKNOWN]),
@@ -244,7 +244,7 @@ async fn each_action_flaw_breaks_its_rule() {
 }
 
 const AT_ONCE_RULE: &str = "answers 16 calls at once";
-const CANCEL_ALL: &str = "accepts the cancellation of all that the check started";
+const CANCEL_ALL: &str = "Cancel accepts all operations that the check started";
 
 #[tokio::test(start_paused = true)]
 async fn operation_is_cancelled_while_other_calls_hang() {
@@ -321,7 +321,7 @@ async fn actions_are_called_with_this_checks_own_backup() {
     let fake = FakeAction::new(Flaw::None);
     let check = fake.new_check();
     Box::pin(run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await)).await;
-    let backups = fake.backups.lock().unwrap();
+    let backups = fake.backups.lock();
     assert_eq!(backups.len(), 1 + CONCURRENT_CALLS);
     assert!(backups.iter().flatten().all(|word| word == "bowline-check-id"), "{backups:?}");
     let restore: Value = serde_json::from_slice(&sample::restore(&sample_input()).json()).unwrap();

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use async_trait::async_trait;
 use bowline_plugin::{Code, Kind, Result};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::RuleVerdict;
@@ -74,7 +74,7 @@ impl ObjectStore for FakeStore {
             content.truncate(MIB);
         }
         if upload_result.is_ok() || self.flaw == Flaw::KeepsBrokenUploads {
-            let mut objects = self.objects.lock().unwrap();
+            let mut objects = self.objects.lock();
             let object = objects.entry(key.to_owned()).or_default();
             if self.flaw != Flaw::AppendsInsteadOfReplacing {
                 object.clear();
@@ -86,12 +86,12 @@ impl ObjectStore for FakeStore {
 
     async fn object_exists(&self, _: &str, key: &str) -> Result<bool> {
         self.check_folder_permission(key)?;
-        let exists = self.objects.lock().unwrap().contains_key(key);
+        let exists = self.objects.lock().contains_key(key);
         Ok(exists || self.flaw == Flaw::SaysThatAllExist)
     }
 
     async fn get_object(&self, _: &str, key: &str) -> Result<ByteStream> {
-        match self.objects.lock().unwrap().get(key) {
+        match self.objects.lock().get(key) {
             Some(content) => Ok(Box::pin(stream::iter([Ok(Bytes::from(content.clone()))]))),
             None if self.flaw == Flaw::ReportsMissingObjectInStream => {
                 Ok(Box::pin(stream::iter([Err(io::Error::other(not_found()))])))
@@ -121,7 +121,7 @@ impl ObjectStore for FakeStore {
     async fn list_objects(&self, _: &str, prefix: &str) -> Result<Vec<String>> {
         self.check_folder_permission(prefix)?;
         let below = |key: &&String| key.starts_with(prefix) || self.flaw == Flaw::IgnoresThePrefix;
-        Ok(self.objects.lock().unwrap().keys().filter(below).cloned().collect())
+        Ok(self.objects.lock().keys().filter(below).cloned().collect())
     }
 
     async fn delete_object(&self, _: &str, key: &str) -> Result<()> {
@@ -132,7 +132,7 @@ impl ObjectStore for FakeStore {
         if self.flaw == Flaw::DeletesNothing {
             return Ok(());
         }
-        self.objects.lock().unwrap().remove(key).map(drop).ok_or_else(not_found)
+        self.objects.lock().remove(key).map(drop).ok_or_else(not_found)
     }
 
     async fn create_signed_url(&self, _: &str, key: &str, _: Duration) -> Result<String> {
@@ -145,10 +145,10 @@ impl ObjectStore for FakeStore {
 
 #[tokio::test(start_paused = true)]
 async fn each_store_flaw_breaks_its_rule() {
-    let clean_up = "deletes all that the check put";
+    let clean_up = "all objects of the check are deleted";
     let expected: [(Flaw, &[&str]); 13] = [
         (Flaw::None, &[]),
-        (Flaw::RefusesConfig, &["takes its configuration"]),
+        (Flaw::RefusesConfig, &["Init accepts the configuration"]),
         (Flaw::RefusesEmptyObjects, &["returns an empty object"]),
         (Flaw::Truncates, &["returns 8 MiB, put in pieces, as they were put"]),
         (Flaw::AppendsInsteadOfReplacing, &["replaces an object that is put again"]),
@@ -156,15 +156,15 @@ async fn each_store_flaw_breaks_its_rule() {
         (
             Flaw::SaysThatAllExist,
             &[
-                "tells that an object exists, or not",
+                "ObjectExists reports whether an object exists",
                 "keeps nothing of an upload that broke",
                 "deletes an object",
             ],
         ),
-        (Flaw::ReportsMissingObjectInStream, &["makes a missing object an error of the call"]),
+        (Flaw::ReportsMissingObjectInStream, &["GetObject of a missing object returns an error"]),
         (Flaw::IgnoresThePrefix, &["lists the objects below a prefix"]),
         (Flaw::ListsPrefixesTwice, &["lists common prefixes, each once"]),
-        (Flaw::GivesNoUrl, &["gives a signed URL"]),
+        (Flaw::GivesNoUrl, &["CreateSignedURL returns a URL"]),
         (Flaw::HasNoUrls, &[]),
         (Flaw::DeletesNothing, &["deletes an object", clean_up]),
     ];
@@ -180,8 +180,8 @@ async fn each_store_flaw_breaks_its_rule() {
         assert_eq!(broken_rules(&found), rules, "{flaw:?}");
         match flaw {
             Flaw::RefusesConfig => assert_eq!(kept_rules(&found), [] as [&str; 0]),
-            Flaw::DeletesNothing => assert!(fake.objects.lock().unwrap().len() > 1),
-            _ => assert_eq!(*fake.objects.lock().unwrap(), others, "{flaw:?}"),
+            Flaw::DeletesNothing => assert!(fake.objects.lock().len() > 1),
+            _ => assert_eq!(*fake.objects.lock(), others, "{flaw:?}"),
         }
     }
 }
@@ -210,7 +210,7 @@ async fn nothing_is_put_without_a_bucket() {
     assert!(!check.config.contains_key("bucket"));
     let found =
         run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
-    assert_eq!(kept_rules(&found), ["takes its configuration"]);
+    assert_eq!(kept_rules(&found), ["Init accepts the configuration"]);
     let skipped = RuleVerdict::Skipped("name a scratch bucket with --bucket".into());
     assert!(found[1..].iter().all(|finding| finding.verdict == skipped), "{found:?}");
     assert_eq!(found.len(), RULES.len());
@@ -260,7 +260,7 @@ async fn undeleted_objects_are_named_and_all_others_removed() {
     let found =
         run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
     let key = "plugins/bowline-check-id/large";
-    assert!(fake.objects.lock().unwrap().keys().eq([key]));
+    assert!(fake.objects.lock().keys().eq([key]));
     // Two are already gone, which the store reports as an error.
     let reported = reported_leftovers(&found);
     assert!(

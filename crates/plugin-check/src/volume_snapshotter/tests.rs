@@ -1,7 +1,6 @@
-use std::sync::Mutex;
-
 use async_trait::async_trait;
 use bowline_plugin::{Code, Progress, Result};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::rule::RuleRunner;
@@ -78,7 +77,7 @@ impl VolumeSnapshotter for FakeSnapshotter {
         if self.flaw == Flaw::HangsInCreate {
             std::future::pending::<()>().await;
         }
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         let number = state.snapshots.len();
         let more = if self.flaw == Flaw::IgnoresTheRequest { number } else { 0 };
         let id = format!("{volume}-{}-{more}", tags["bowline.io/request-id"]);
@@ -104,7 +103,7 @@ impl VolumeSnapshotter for FakeSnapshotter {
         if self.flaw == Flaw::HangsInDelete {
             std::future::pending::<()>().await;
         }
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         let before = state.snapshots.len();
         if self.flaw == Flaw::NeverDeletes {
             return Err(Error::new(Code::PermissionDenied, "no"));
@@ -117,8 +116,7 @@ impl VolumeSnapshotter for FakeSnapshotter {
     }
 
     async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
-        let is_known =
-            self.state.lock().unwrap().snapshots.iter().any(|id| id == snapshot.as_str());
+        let is_known = self.state.lock().snapshots.iter().any(|id| id == snapshot.as_str());
         match self.flaw {
             Flaw::HasNoProgress => return Err(Error::unimplemented("Progress")),
             _ if !is_known && self.flaw != Flaw::KnowsEverySnapshot => {
@@ -139,7 +137,7 @@ impl VolumeSnapshotter for FakeSnapshotter {
     }
 
     async fn upload_snapshot(&self, _: &SnapshotId) -> Result<()> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.uploaded += 1;
         match self.flaw {
             Flaw::HasNoUpload => Err(Error::unimplemented("UploadSnapshot")),
@@ -149,32 +147,29 @@ impl VolumeSnapshotter for FakeSnapshotter {
     }
 }
 
-const CLEANS_UP: &str = "leaves no snapshot, and no volume that it has not named";
+const CLEANS_UP: &str = "the check leaves no snapshot and no unknown volume";
 
 #[tokio::test(start_paused = true)]
 async fn each_snapshotter_flaw_breaks_its_rule() {
     let clean_up = CLEANS_UP;
     let expected: [(Flaw, &[&str]); 14] = [
         (Flaw::None, &[]),
-        (Flaw::RefusesConfig, &["takes its configuration"]),
+        (Flaw::RefusesConfig, &["Init accepts the configuration"]),
+        (Flaw::ClaimsAllVolumes, &["GetVolumeID ignores PersistentVolumes of other drivers"]),
         (
-            Flaw::ClaimsAllVolumes,
-            &["knows no volume behind the PersistentVolume of another driver"],
+            Flaw::IgnoresTheRequest,
+            &["CreateSnapshot returns the same snapshot for the same request"],
         ),
-        (Flaw::IgnoresTheRequest, &["returns the same snapshot for the same request"]),
-        (Flaw::NeverCompletes, &["tells the progress of a snapshot until it is complete"]),
+        (Flaw::NeverCompletes, &["Progress reports the snapshot until it is complete"]),
         (Flaw::HasNoProgress, &[]),
         (Flaw::HasNoUpload, &[]),
-        (Flaw::UploadsOnce, &["uploads a snapshot, and again after a restart of its process"]),
-        (Flaw::SetsAnotherVolume, &["finds the volume that it put behind a PersistentVolume"]),
-        (Flaw::DeletesOnce, &["deletes a snapshot, twice"]),
-        (Flaw::NeverDeletes, &["deletes a snapshot, twice", clean_up]),
-        (Flaw::HangsInCreate, &["takes a snapshot", clean_up]),
-        (
-            Flaw::KnowsEverySnapshot,
-            &["tells a permanent error as the progress of an unknown snapshot"],
-        ),
-        (Flaw::RefusesCancelOfUnknown, &["accepts the cancellation of an unknown snapshot"]),
+        (Flaw::UploadsOnce, &["UploadSnapshot works, and again after a restart of the process"]),
+        (Flaw::SetsAnotherVolume, &["GetVolumeID returns the volume that SetVolumeID has set"]),
+        (Flaw::DeletesOnce, &["DeleteSnapshot can be repeated"]),
+        (Flaw::NeverDeletes, &["DeleteSnapshot can be repeated", clean_up]),
+        (Flaw::HangsInCreate, &["CreateSnapshot creates a snapshot", clean_up]),
+        (Flaw::KnowsEverySnapshot, &["Progress of an unknown snapshot returns a permanent error"]),
+        (Flaw::RefusesCancelOfUnknown, &["Cancel accepts an unknown snapshot"]),
     ];
     for (flaw, rules) in expected {
         let fake = Arc::new(FakeSnapshotter { flaw, state: Mutex::default() });
@@ -188,7 +183,7 @@ async fn each_snapshotter_flaw_breaks_its_rule() {
         let found =
             run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
         assert_eq!(broken_rules(&found), rules, "{flaw:?}");
-        let remaining = fake.state.lock().unwrap().snapshots.len();
+        let remaining = fake.state.lock().snapshots.len();
         assert_eq!(remaining, usize::from(flaw == Flaw::NeverDeletes), "{flaw:?}");
         if flaw == Flaw::RefusesConfig {
             assert_eq!(kept_rules(&found), [] as [&str; 0]);
@@ -211,12 +206,12 @@ async fn no_snapshot_is_created_without_a_volume() {
     assert_eq!(
         kept_rules(&found),
         [
-            "takes its configuration",
-            "knows no volume behind the PersistentVolume of another driver"
+            "Init accepts the configuration",
+            "GetVolumeID ignores PersistentVolumes of other drivers"
         ]
     );
     assert_eq!(broken_rules(&found), [] as [&str; 0]);
-    assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
+    assert_eq!(fake.state.lock().snapshots, [] as [&str; 0]);
 }
 
 const POSSIBLE_VOLUME: &str = "maybe a volume made from the snapshot vol-bowline-check-id-0";
@@ -255,5 +250,5 @@ async fn after_an_interrupt_only_a_volume_may_be_left_over() {
     let examine = async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await;
     let found = run_check_until(interrupt, examine).await;
     assert_eq!(reported_leftovers(&found), [POSSIBLE_VOLUME]);
-    assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
+    assert_eq!(fake.state.lock().snapshots, [] as [&str; 0]);
 }

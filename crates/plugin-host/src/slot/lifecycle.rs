@@ -1,10 +1,11 @@
 //! Lifecycle of a slot's process: absent, starting, running, and finally closed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_plugin::{Code, Error};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -76,13 +77,9 @@ impl RunningProcess {
 }
 
 impl ProcessLifecycle {
-    fn lock(&self) -> MutexGuard<'_, LifecycleState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Closes the slot for good. Returns the process, if there is one, for a graceful stop.
     pub(super) fn close(&self) -> Option<Arc<RunningProcess>> {
-        match std::mem::replace(&mut self.lock().stage, LifecycleStage::Closed) {
+        match std::mem::replace(&mut self.0.lock().stage, LifecycleStage::Closed) {
             LifecycleStage::Running(running) => Some(running),
             LifecycleStage::Starting { task, .. } => {
                 task.abort();
@@ -98,7 +95,7 @@ impl ProcessLifecycle {
         &self,
         is_idle: impl FnOnce() -> bool,
     ) -> Option<Arc<RunningProcess>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if !matches!(state.stage, LifecycleStage::Running(_)) || !is_idle() {
             return None;
         }
@@ -109,7 +106,7 @@ impl ProcessLifecycle {
     }
 
     pub(super) fn is_alive(&self) -> bool {
-        matches!(self.lock().stage, LifecycleStage::Starting { .. } | LifecycleStage::Running(_))
+        matches!(self.0.lock().stage, LifecycleStage::Starting { .. } | LifecycleStage::Running(_))
     }
 }
 
@@ -117,7 +114,7 @@ impl Slot {
     /// A process that is ready for calls, started if necessary.
     pub(super) async fn running_process(self: &Arc<Self>) -> Result<Arc<RunningProcess>, Error> {
         let mut outcome = {
-            let mut state = self.lifecycle.lock();
+            let mut state = self.lifecycle.0.lock();
             state.detect_end();
             match &state.stage {
                 LifecycleStage::Closed => return Err(self.closed_error()),
@@ -141,7 +138,7 @@ impl Slot {
                 tokio::time::sleep_until(not_before).await;
             }
             let started = slot.start().await.map(Arc::new);
-            slot.lifecycle.lock().record_start(&started);
+            slot.lifecycle.0.lock().record_start(&started);
             outcome_sender.send_replace(Some(started));
         };
         // Log lines of item actions belong to their run; other processes serve many runs.

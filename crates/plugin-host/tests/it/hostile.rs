@@ -41,7 +41,7 @@ async fn valid_entries_of_an_invalid_listing_are_used() {
         [
             "plugin x.io/odd: unknown plugin kind `SnapshotItemAction`",
             "BackupItemActionV2: `noslash` is no name of a plugin: it must have the form <DNS name>/<name>",
-            "it lists BackupItemActionV2 x.io/empty-item, twice",
+            "the binary lists BackupItemActionV2 x.io/empty-item twice",
         ]
     );
     assert_eq!(host.registry().plugins().len(), 6);

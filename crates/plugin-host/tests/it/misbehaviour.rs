@@ -59,14 +59,15 @@ async fn invalid_handshakes_are_reported_with_name_and_reason() {
     ])
     .await;
     let expected = [
-        "a-garbage: its handshake is wrong: the first line on standard output is no handshake: `hello world",
-        "b-nothing: it gave no handshake within 3 s",
-        "c-exits: it ended before its handshake (exit status: 5): no license",
-        "d-version: its handshake is wrong: the plugin speaks version 1 of the plugin protocol, not 2",
-        "e-megabyte: its handshake is wrong: the first line on standard output is no handshake: `xxx",
-        "f-closes: it gave no handshake within 3 s",
-        "g-nobody: its socket cannot be connected to",
-        "h-binary: its handshake is wrong: the first line on standard output is no handshake",
+        "a-garbage: invalid handshake: the first line on standard output is no handshake: `hello \
+         world",
+        "b-nothing: no handshake within 3 s",
+        "c-exits: the process ended before its handshake (exit status: 5): no license",
+        "d-version: invalid handshake: the plugin speaks version 1 of the plugin protocol, not 2",
+        "e-megabyte: invalid handshake: the first line on standard output is no handshake: `xxx",
+        "f-closes: no handshake within 3 s",
+        "g-nobody: cannot connect to the socket",
+        "h-binary: invalid handshake: the first line on standard output is no handshake",
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
     for (problem, expected) in problems.iter().zip(expected) {
@@ -79,7 +80,7 @@ async fn invalid_handshakes_are_reported_with_name_and_reason() {
 #[tokio::test]
 async fn files_that_are_not_programs_are_reported() {
     let problems = problems_of(&[("text", "")]).await;
-    assert_eq!(problems, ["text: it ended before its handshake (exit status: 0)"]);
+    assert_eq!(problems, ["text: the process ended before its handshake (exit status: 0)"]);
 }
 
 /// A plugin folder with one file in it.

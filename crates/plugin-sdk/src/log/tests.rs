@@ -1,5 +1,6 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
@@ -10,12 +11,12 @@ fn capture_logs(work: impl FnOnce()) -> Vec<Value> {
     let writer_lines = Arc::clone(&lines);
     let keep = move |line: &str| {
         assert!(line.ends_with('\n') && line.len() <= LINE_MAX, "{} bytes", line.len());
-        writer_lines.lock().unwrap().push(serde_json::from_str(line).unwrap());
+        writer_lines.lock().push(serde_json::from_str(line).unwrap());
     };
     let subscriber =
         tracing_subscriber::registry().with(targets(LevelFilter::DEBUG)).with(JsonLinesLayer(keep));
     tracing::subscriber::with_default(subscriber, work);
-    std::mem::take(&mut *lines.lock().unwrap())
+    std::mem::take(&mut *lines.lock())
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A plugin of all kinds that says what it is told to say and remembers what it was asked.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use bowline_plugin::{
 use bowline_plugin_wire::Connection;
 use bowline_plugin_wire::server::Plugins;
 use futures::{TryStreamExt as _, stream};
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
@@ -43,11 +44,11 @@ impl Fake {
 
     /// What was asked since the last time.
     pub(crate) fn take_calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.calls.lock().unwrap())
+        std::mem::take(&mut self.calls.lock())
     }
 
     fn record_call(&self, call: String) -> Result<()> {
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
         match &self.behaviour {
             Behaviour::Answer => Ok(()),
             Behaviour::Fail(error) => Err(error.clone()),

@@ -1,7 +1,7 @@
 //! A snapshotter of version 2 for hosts that know version 1 only.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_plugin::{
@@ -9,6 +9,7 @@ use bowline_plugin::{
     VolumeSnapshotter,
 };
 use bowline_plugin_wire::server::v1_with_upload;
+use parking_lot::Mutex;
 
 /// Says what is written in its script, and keeps a calls.
 struct ScriptedSnapshotter {
@@ -20,7 +21,7 @@ struct ScriptedSnapshotter {
 
 impl ScriptedSnapshotter {
     fn record_call(&self, call: &'static str) {
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
     }
 }
 
@@ -68,7 +69,7 @@ impl VolumeSnapshotter for ScriptedSnapshotter {
 
     async fn progress(&self, _: &SnapshotId) -> Result<Progress> {
         self.record_call("progress");
-        let state = self.progress.lock().unwrap().remove(0)?;
+        let state = self.progress.lock().remove(0)?;
         Ok(Progress { state, ..Progress::default() })
     }
 
@@ -89,7 +90,7 @@ async fn create_with_script(
         Arc::new(ScriptedSnapshotter { progress, upload, delete, calls: Mutex::default() });
     let volume = VolumeId::new("v").unwrap();
     let created = v1_with_upload(scripted.clone()).create_snapshot(&volume, "", &[].into()).await;
-    let calls = scripted.calls.lock().unwrap().join(" ");
+    let calls = scripted.calls.lock().join(" ");
     (created, calls)
 }
 
@@ -172,5 +173,5 @@ async fn version_1_host_sees_no_progress_or_upload() {
     assert_eq!(bridge.progress(&snapshot).await.unwrap_err().class(), Class::Unimplemented);
     assert_eq!(bridge.upload_snapshot(&snapshot).await.unwrap_err().class(), Class::Unimplemented);
     assert_eq!(bridge.cancel(&snapshot).await, Ok(()));
-    assert!(scripted.calls.lock().unwrap().is_empty());
+    assert!(scripted.calls.lock().is_empty());
 }

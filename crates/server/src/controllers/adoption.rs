@@ -69,7 +69,7 @@ impl RunOwnership {
             let version = current.resource_version();
             match patch::patch(api, &name, version.as_deref(), change).await {
                 Ok(adopted) => {
-                    tracing::info!(name, "a resource that a plugin wrote belongs to this run");
+                    tracing::info!(name, "labeled a resource that a plugin created for this run");
                     return Ok(Some(adopted));
                 }
                 Err(error) if patch::is_not_found(&error) => return Ok(None),
@@ -84,6 +84,16 @@ impl RunOwnership {
             }
         }
     }
+}
+
+/// True if another writer than this server has written the status of an object.
+pub(super) fn has_other_writer(object: &impl Resource) -> bool {
+    let entries = object.meta().managed_fields.iter().flatten();
+    let mut others = entries.filter(|entry| entry.manager.as_deref() != Some(patch::FIELD_MANAGER));
+    others.any(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0.get("f:status").is_some())
+    })
 }
 
 #[cfg(test)]

@@ -132,9 +132,9 @@ impl RunObject for Backup {
     type Name = BackupName;
     const NOUN: &'static str = "backup";
     const OVER: Point = Point::BackupOver;
-    const BUCKET_UNREACHABLE: &'static str = "cannot look into the bucket";
+    const BUCKET_UNREACHABLE: &'static str = "cannot read the bucket";
     const FILE_REFUSED: &'static str =
-        "the bucket does not show a file of the backup, which is tried again";
+        "a file of the backup cannot be read from the bucket; retrying";
 
     fn stage(&self) -> Option<Stage> {
         phase_of(self).and_then(backup_stage)
@@ -197,7 +197,7 @@ impl RunStatus for BackupStatus {
     }
 
     fn failed(&self, reason: String) -> Self {
-        tracing::error!("the backup has failed: {reason}");
+        tracing::error!("the backup failed: {reason}");
         Self {
             // A backup that had failed before has counted that error already.
             errors: self.errors.saturating_add(i64::from(self.failure_reason.is_empty())),
@@ -276,7 +276,7 @@ async fn start(
     let backup = mark_in_progress(api, &backup).await?;
     context.metrics.backup_began(&backup);
     failpoint::hit(Point::BackupInProgress);
-    tracing::info!("the backup has started");
+    tracing::info!("backup started");
     let store = match opened {
         Ok(store) => store,
         Err(error) => {

@@ -11,15 +11,16 @@
 //! 6. the Backup is deleted, and then all requests for it.
 //!
 //! A request made by retention (`gc.rs`) is not fulfilled while the backup is being restored. This is checked once more
-//! right before step 1, and again after it: from then on no restore starts. Snapshots that another backup references
-//! are kept (`possession_index.rs`). A deletion during which the server has ended several times is given up: something
-//! in the bucket may crash the server. Errors returned by the API server do not count as such attempts.
+//! right before step 1, and again after it: from then on no restore starts (`marker.rs`). Snapshots that another backup
+//! references are kept (`possession_index.rs`). A deletion during which the server has ended several times is given up:
+//! something in the bucket may crash the server. Errors returned by the API server do not count as such attempts.
 //!
 //! Failures are recorded in the request, which is then `Processed` and removed after a day, as in Velero. A new request
 //! retries all steps. So does a server that finds a request `InProgress` when it starts.
 
 mod earlier_attempts;
 mod locks;
+mod marker;
 mod owned_objects;
 mod possession_index;
 mod restores;
@@ -51,9 +52,9 @@ use tracing::Instrument as _;
 
 use self::earlier_attempts::EarlierAttempts;
 use self::locks::DeletionLocks;
+use self::marker::{DeletionMarker, phase_before_deletion};
 use self::possession_index::{PossessionIndex, UnknownPossessions};
 use self::step::RequestStep;
-use super::gc::restore_in_use;
 use super::lookup::{OpenError, RefusedRequest, lookup, open, split_refusal};
 use super::operations::is_canceled;
 use super::period::Due;
@@ -109,9 +110,9 @@ enum PrepareError {
     OpenStore(#[source] OpenError),
     #[error(transparent)]
     ReadInventory(InventoryError),
-    #[error("its CSI snapshots are not known")]
+    #[error("the CSI snapshots of the backup are not known")]
     ReadCsiInventory(#[source] DownloadError),
-    #[error("what belongs to it is not known")]
+    #[error("the objects that belong to the backup are not known")]
     FindOwnedObjects(#[source] RefusedRequest),
     #[error(transparent)]
     Possessions(UnknownPossessions),
@@ -260,7 +261,9 @@ impl Controller {
         }
         // Saved before anything is read: reading alone may crash the server.
         self.save_attempts(request, attempts + 1).await?;
-        let outcome = self.delete_counted(request, backup, name, location, attempts).await;
+        // Boxed because the future is large.
+        let outcome =
+            Box::pin(self.delete_counted(request, backup, name, location, attempts)).await;
         match &outcome {
             Ok(_) => self.earlier.forget(request),
             // Only attempts that end the server count; this one was answered by the API server.
@@ -268,7 +271,8 @@ impl Controller {
                 if let Err(error) = self.save_attempts(request, attempts).await {
                     let error = status_message(&error);
                     tracing::debug!(
-                        "the attempt counts if the server ends before the next: {error}"
+                        "cannot reset the count of attempts; this attempt counts if the server \
+                         restarts: {error}"
                     );
                 }
             }
@@ -293,29 +297,32 @@ impl Controller {
                 return self.answer_refused(request, Some(&backup), error.into_messages()).await;
             }
         };
-        let before = backup.status.as_ref().and_then(|status| status.phase.clone());
+        let marker = DeletionMarker { backups: context.api(), restores: context.api() };
+        let before = phase_before_deletion(&backup);
         let may_be_used = step::yields_to_restores(request, before.as_ref());
-        if may_be_used && let Some(reason) = self.restore_in_use(&backup).await? {
-            return self.answer_refused(request, None, vec![reason]).await;
+        if may_be_used && let Some(restore) = marker.restore_in_use(&backup).await? {
+            return self.answer_in_use(request, &restore).await;
         }
         // From here on the request names the Backup by uid: another may get the same name later.
         self.mark_in_progress(request, &backup).await?;
         if prepared.plan.files == FileOwnership::OfAnother {
-            tracing::warn!("another backup of this name is in the bucket, and stays there");
+            tracing::warn!("the bucket has another backup of the same name, which is kept");
             patch::delete_by_uid(&context.api(), &backup).await?;
             return self.delete_requests(request, uid.as_deref()).await;
         }
-        let change = json!({ "phase": BackupPhase::Deleting });
-        let Some(backup) = patch::patch_status_of(&context.api(), &backup, change).await? else {
+        let unconfirmed = before.as_ref().filter(|_| may_be_used);
+        let mut marked = marker.mark(&backup, unconfirmed).await?;
+        if may_be_used && let Some(backup) = marked {
+            // A client that saw the backup before it became `Deleting` may have started a restore.
+            if let Some(restore) = marker.restore_in_use(&backup).await? {
+                return self.answer_in_use(request, &restore).await;
+            }
+            marked = marker.confirm(&backup).await?;
+        }
+        let Some(backup) = marked else {
             return self.delete_requests(request, uid.as_deref()).await;
         };
-        // A client that saw the backup before it became `Deleting` may have started a restore.
-        if may_be_used && let Some(reason) = self.restore_in_use(&backup).await? {
-            let change = json!({ "phase": before });
-            patch::patch_status_of(&context.api(), &backup, change).await?;
-            return self.answer_refused(request, None, vec![reason]).await;
-        }
-        tracing::info!("the backup is being deleted");
+        tracing::info!("deleting the backup");
         let schedule = backup.labels().get(label::SCHEDULE_NAME).cloned().unwrap_or_default();
         context.metrics.count_deletion(&schedule, Deletion::Attempt);
         context.events.publish(&backup, Milestone::Deleting).await;
@@ -325,7 +332,7 @@ impl Controller {
             DeletionResult::Done => {
                 patch::delete_by_uid(&context.api(), &prepared.backup).await?;
                 failpoint::hit(Point::BackupRemoved);
-                tracing::info!("the backup is deleted");
+                tracing::info!("backup deleted");
                 context.metrics.count_deletion(&schedule, Deletion::Success);
                 self.delete_requests(request, uid.as_deref()).await
             }
@@ -341,12 +348,16 @@ impl Controller {
         }
     }
 
-    /// Reason why a request made by retention is not fulfilled: the backup is being restored.
-    async fn restore_in_use(&self, backup: &Backup) -> kube::Result<Option<String>> {
-        let restore = restore_in_use(&self.context.api(), backup).await?;
-        Ok(restore.map(|restore| {
-            format!("the backup has expired and is in use by restore {restore}; retention tries again later")
-        }))
+    /// Answers a request made by retention for a backup that is being restored.
+    async fn answer_in_use(
+        &self,
+        request: &DeleteBackupRequest,
+        restore: &str,
+    ) -> Result<Requeue, DeletionError> {
+        let reason = format!(
+            "the backup has expired and is in use by restore {restore}; its deletion is retried later"
+        );
+        self.answer_refused(request, None, vec![reason]).await
     }
 
     /// Answers a request whose deletion was started too often.
@@ -359,8 +370,9 @@ impl Controller {
         // Retention would ask again in an hour. A user who asks again has looked into it.
         self.note_gave_up(backup, true).await?;
         let reason = format!(
-            "the server has ended {attempts} times while it deleted the backup; look at its files in the \
-             bucket, and at the memory of the server, before you ask again"
+            "the server stopped {attempts} times while it deleted the backup; check the files of \
+             the backup in the bucket and the memory limit of the server before you request the \
+             deletion again"
         );
         self.answer_refused(request, Some(backup), vec![reason]).await
     }
@@ -427,9 +439,9 @@ impl Controller {
             Ok(holdings) => holdings,
             Err(error) => return Ok(Err(PrepareError::ReadInventory(error))),
         };
-        let scratch = &context.options.scratch_dir;
+        let (scratch, limits) = (&context.options.scratch_dir, context.options.unpack_limits);
         if let Err(error) =
-            delete::read_csi_inventory(&store, name, backup, scratch, &mut holdings).await
+            delete::read_csi_inventory(&store, name, backup, scratch, limits, &mut holdings).await
         {
             return Ok(Err(PrepareError::ReadCsiInventory(error)));
         }
@@ -463,7 +475,7 @@ impl Controller {
                 Err(objections) => return Ok(Err(PrepareError::Objections(objections.messages()))),
             };
             for SharedSnapshot { snapshot, other_backup: by } in shared {
-                tracing::warn!(snapshot, "snapshot is kept: backup {by} names it as well");
+                tracing::warn!(snapshot, "snapshot kept: backup {by} refers to it as well");
             }
         }
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
@@ -508,6 +520,7 @@ impl Controller {
             )),
             cluster: &cluster,
             scratch: &context.options.scratch_dir,
+            unpack_limits: context.options.unpack_limits,
             deadlines: deadlines(context.options.plugin_call_timeout),
             stop: &context.stop,
         };
@@ -632,7 +645,7 @@ async fn request_cancel(backups: &Api<Backup>, backup: &Backup) -> kube::Result<
     if is_canceled(backup) || phase.is_some_and(BackupPhase::is_terminal) {
         return Ok(());
     }
-    tracing::info!("the backup is asked to stop, because it is to be deleted");
+    tracing::info!("canceling the backup, because its deletion is requested");
     let annotations = json!({ annotation::CANCEL: "true" });
     let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
     match patch::patch(backups, &backup.name_any(), None, change).await {

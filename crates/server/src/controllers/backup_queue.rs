@@ -5,7 +5,7 @@
 //! however many there are. Progress of runs changes nothing here and costs no more than that.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase};
@@ -16,6 +16,7 @@ use futures::StreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -59,7 +60,10 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
             change = changes.next() => match change {
                 Some(Ok(change)) => is_listed |= matches!(change, watcher::Event::InitDone),
                 Some(Err(error)) => {
-                    tracing::warn!(error = status_message(&error), "cannot watch Backups, trying again");
+                    tracing::warn!(
+                        error = status_message(&error),
+                        "cannot watch Backups; retrying"
+                    );
                 }
                 None => return Err(Error::Ended("backup-queue")),
             },
@@ -81,7 +85,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
                 next = Instant::now() + pause;
                 if !patch::is_conflict(&error) {
                     let error = status_message(&error);
-                    tracing::warn!(error, "the queue is looked at again in {pause:?}");
+                    tracing::warn!(error, "cannot advance the backup queue; retrying in {pause:?}");
                 }
             }
         }
@@ -127,14 +131,14 @@ impl Queue {
         let mut observed: Vec<(String, Stage)> =
             open.iter().map(|one| (one.uid.clone(), one.stage)).collect();
         observed.extend(running.iter().map(|(uid, _)| (uid.clone(), Stage::Running)));
-        if self.last_view().settled.as_ref() == Some(&observed) {
+        if self.last_view.lock().settled.as_ref() == Some(&observed) {
             return Ok(());
         }
         open.sort_by_cached_key(|one| (one.backup.creation_timestamp(), one.backup.name_any()));
         let entries = self.entries(&open, &running).await;
         let decisions = queue::decide(&entries, self.limit);
         let is_settled = decisions.iter().all(|decision| *decision == Decision::Stay);
-        self.last_view().settled = is_settled.then_some(observed);
+        self.last_view.lock().settled = is_settled.then_some(observed);
         let mut changed = Ok(());
         // Runs without a Backup come last, and nothing is decided for them. Backups that may start do not wait for
         // updates of queue positions.
@@ -156,7 +160,7 @@ impl Queue {
             let (name, version) = (one.backup.name_any(), one.backup.resource_version());
             match patch::patch_status(&self.api, &name, version.as_deref(), status).await {
                 Ok(_) => {
-                    self.last_view().written.insert(one.uid.clone(), (version, stage));
+                    self.last_view.lock().written.insert(one.uid.clone(), (version, stage));
                 }
                 // A deleted Backup has left the queue as well.
                 Err(error) if patch::is_not_found(&error) => {}
@@ -175,7 +179,7 @@ impl Queue {
     ) -> Vec<QueuedBackup<'a>> {
         let running: HashSet<&str> = running.iter().map(|(uid, _)| uid.as_str()).collect();
         let waiting = self.context.runs.waiting_for_bucket();
-        let mut view = self.last_view();
+        let mut view = self.last_view.lock();
         let written = std::mem::take(&mut view.written);
         let mut open = Vec::new();
         for backup in backups {
@@ -208,38 +212,34 @@ impl Queue {
         let deleted: Vec<&NamespaceScope> = running
             .iter()
             .filter(|(uid, _)| !known.contains(uid.as_str()))
-            .map(|(_, reach)| reach)
+            .map(|(_, scope)| scope)
             .collect();
         // A single backup conflicts with none. Where namespaces are not known, each conflicts with all others.
         let is_alone = open.len() + deleted.len() <= 1;
         let live = if is_alone { None } else { self.live_namespaces().await };
-        let reach = |one: &QueuedBackup| {
+        let scope = |one: &QueuedBackup| {
             live.as_ref().map_or(NamespaceScope::All, |live| scope_of(one.backup, live))
         };
-        let entry = |one: &QueuedBackup| Entry { stage: one.stage, scope: reach(one) };
+        let entry = |one: &QueuedBackup| Entry { stage: one.stage, scope: scope(one) };
         let deleted = deleted.into_iter();
-        let deleted = deleted.map(|reach| Entry { stage: Stage::Running, scope: reach.clone() });
+        let deleted = deleted.map(|scope| Entry { stage: Stage::Running, scope: scope.clone() });
         open.iter().map(entry).chain(deleted).collect()
     }
 
     async fn live_namespaces(&self) -> Option<Arc<[Namespace]>> {
-        let cached = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cached = self.live.lock().clone();
         if let Some((_, live)) = cached.filter(|(since, _)| since.elapsed() < NAMESPACE_CACHE_TTL) {
             return Some(live);
         }
         let live: Arc<[Namespace]> = live_namespaces(&self.context).await.ok()?.into();
         let now = Some((Instant::now(), Arc::clone(&live)));
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.live.lock() = now;
         Some(live)
     }
 
     /// Forces a complete pass the next time: namespaces come and go.
     fn invalidate_view(&self) {
-        self.last_view().settled = None;
-    }
-
-    fn last_view(&self) -> std::sync::MutexGuard<'_, QueueView> {
-        self.last_view.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_view.lock().settled = None;
     }
 }
 

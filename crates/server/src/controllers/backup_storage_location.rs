@@ -5,7 +5,7 @@
 //! default, only the one created last stays marked.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::location::LocationPhase;
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::period::{self, Due};
@@ -32,10 +33,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api = context.api();
     let default = &context.options.default_backup_storage_location;
     while let Err(error) = mark_default(&api, default).await {
-        tracing::warn!(
-            error = status_message(&error),
-            "cannot find out which location is the default"
-        );
+        tracing::warn!(error = status_message(&error), "cannot determine the default location");
         // A retry would fail in the same way; everything else works without the mark.
         if patch::is_permanent(&error) {
             break;
@@ -70,12 +68,12 @@ async fn mark_default(api: &Api<BackupStorageLocation>, name: &str) -> kube::Res
         return Ok(());
     }
     match patch::patch(api, name, None, json!({"spec": {"default": true}})).await {
-        Ok(_) => tracing::info!(location = name, "is the default location from now on"),
+        Ok(_) => tracing::info!(location = name, "location is now the default"),
         Err(error) => {
             tracing::warn!(
                 location = name,
                 error = status_message(&error),
-                "cannot be made the default"
+                "location cannot be made the default"
             );
         }
     }
@@ -97,7 +95,10 @@ impl Controller {
         let all = self.all.state();
         for surplus in surplus_defaults(&all) {
             let name = surplus.name_any();
-            tracing::info!(location = name, "is not the default any more: another is newer");
+            tracing::info!(
+                location = name,
+                "location is no longer the default: a newer one is marked as default"
+            );
             let change = json!({"spec": {"default": false}});
             patch::patch(&self.api, &name, surplus.resource_version().as_deref(), change).await?;
         }
@@ -119,9 +120,13 @@ impl Controller {
             // The settings that it was opened with may have changed: credentials in the
             // environment, for example.
             self.context.locations.evict(location);
-            tracing::warn!(location = name, error = status_message(error), "cannot be used");
+            tracing::warn!(
+                location = name,
+                error = status_message(error),
+                "location is unavailable"
+            );
         } else if phase(location) != Some(&LocationPhase::Available) {
-            tracing::info!(location = name, "can be used");
+            tracing::info!(location = name, "location is available");
         }
         let message = outcome.as_ref().err().map(|error| status_message(error));
         let status = status(&name, message.as_deref(), Timestamp::now());
@@ -131,7 +136,7 @@ impl Controller {
             Err(error) if patch::is_not_found(&error) => return Ok(Requeue::OnChange),
             patched => patched?,
         };
-        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut checked = self.checked.lock();
         checked.insert(name, location.spec.clone());
         let frequency = period::period(location.spec.validation_frequency, self.frequency);
         Ok(frequency.map_or(Requeue::OnChange, Requeue::After))
@@ -143,12 +148,12 @@ impl Controller {
     }
 
     fn checked(&self, location: &BackupStorageLocation) -> Option<BackupStorageLocationSpec> {
-        let checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = self.checked.lock();
         checked.get(&location.name_any()).cloned()
     }
 
     fn retain_checked(&self, names: &[String]) {
-        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut checked = self.checked.lock();
         checked.retain(|name, _| names.contains(name));
     }
 }

@@ -26,7 +26,7 @@ mod quota;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_api::location::LocationPhase;
 use bowline_api::{
@@ -38,6 +38,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -88,7 +89,7 @@ enum SyncError {
     Open(#[from] locations::Error),
     #[error("cannot list the backups in the location")]
     ListStore(#[source] bowline_store::Error),
-    #[error("cannot note how looking at the location went")]
+    #[error("cannot write the status of the location")]
     WriteStatus(#[source] kube::Error),
 }
 
@@ -98,17 +99,17 @@ type PendingImport = (BackupName, Option<Backup>);
 /// Reason why a backup could not be imported.
 #[derive(Debug, thiserror::Error)]
 enum ImportError {
-    #[error("its record cannot be read")]
+    #[error("velero-backup.json cannot be read")]
     Read(#[source] bowline_store::Error),
-    #[error("the schedule `{0}` cannot be looked for")]
+    #[error("schedule `{0}` cannot be read")]
     Schedule(String, #[source] kube::Error),
     #[error("the Backup cannot be created")]
     Create(#[source] kube::Error),
-    #[error("the file with its {0} cannot be read")]
+    #[error("the file with the {0} of the backup cannot be read")]
     ReadChildren(String, #[source] bowline_store::Error),
     #[error("the {0} `{1}` cannot be created")]
     CreateChild(String, String, #[source] kube::Error),
-    #[error("its {0}s cannot be counted")]
+    #[error("the {0}s of the namespace cannot be counted")]
     CountChildren(String, #[source] kube::Error),
     #[error(transparent)]
     OverQuota(#[from] OverQuota),
@@ -185,7 +186,11 @@ impl Controller {
         let listing = store.list().await.map_err(SyncError::ListStore)?;
         for folder in &listing.unexpected {
             if self.is_new_complaint(location, folder) {
-                tracing::info!(location = location.name_any(), folder, "is no backup");
+                tracing::info!(
+                    location = location.name_any(),
+                    folder,
+                    "folder ignored: not a backup"
+                );
             }
         }
         let listed: BTreeSet<&str> = listing.backups.iter().map(BackupName::as_str).collect();
@@ -217,7 +222,8 @@ impl Controller {
             Orphans::Keep(backups) => tracing::warn!(
                 location = target.location,
                 backups,
-                "the location is empty: its Backups are kept; is it mounted, and the right one?"
+                "the location is empty; its Backups are kept in the cluster; check that the \
+                 location is mounted and is the right one"
             ),
         }
         Ok(skipped)
@@ -238,7 +244,12 @@ impl Controller {
         let mut skipped = Vec::new();
         let mut complain = |name: &str, reason: String| {
             if self.is_new_complaint(location, &format!("{name} {reason}")) {
-                tracing::warn!(location = target.location, backup = name, reason, "left out");
+                tracing::warn!(
+                    location = target.location,
+                    backup = name,
+                    reason,
+                    "backup not synced"
+                );
             }
             skipped.push((name.to_owned(), reason));
         };
@@ -246,8 +257,8 @@ impl Controller {
             attempts.plan_batches(wanted, |(name, _)| name.as_str(), ATTEMPTS_PER_BATCH);
         for (name, _) in given_up {
             let reason = format!(
-                "the server has ended each time it read it; delete its files, or try again by removing \
-                 the annotation {} of the location",
+                "the server stopped each time it read this backup; delete the files of the \
+                 backup, or remove the annotation {} from the location to retry",
                 annotation::SYNC_ATTEMPTS
             );
             complain(name.as_str(), reason);
@@ -272,12 +283,16 @@ impl Controller {
             for (name, outcome) in imported {
                 match outcome {
                     Ok(None) => {
-                        tracing::info!(location = target.location, backup = %name, "taken in");
+                        tracing::info!(
+                            location = target.location,
+                            backup = %name,
+                            "backup synced into the cluster"
+                        );
                     }
                     Ok(Some(reason)) => {
                         if self.is_new_complaint(location, &format!("{name} {reason}")) {
                             tracing::info!(
-                                location = target.location, backup = %name, %reason, "left out"
+                                location = target.location, backup = %name, %reason, "backup not synced"
                             );
                         }
                     }
@@ -432,12 +447,18 @@ impl Controller {
         for orphan in orphans {
             let backup = orphan.name_any();
             match patch::delete_unchanged(&api, orphan).await {
-                Ok(()) => tracing::info!(backup, "removed: its files are gone"),
+                Ok(()) => {
+                    tracing::info!(backup, "Backup removed from the cluster: its files are gone");
+                }
                 // The Backup was changed meanwhile; the next round looks again.
                 Err(error) if patch::is_conflict(&error) => {}
                 Err(error) => {
                     let error = status_message(&error);
-                    tracing::warn!(backup, error, "cannot be removed, though its files are gone");
+                    tracing::warn!(
+                        backup,
+                        error,
+                        "cannot remove the Backup from the cluster, although its files are gone"
+                    );
                 }
             }
         }
@@ -445,7 +466,7 @@ impl Controller {
 
     /// True if a complaint was not logged yet. Most complaints are the same a minute later.
     fn is_new_complaint(&self, location: &BackupStorageLocation, complaint: &str) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         if logged.len() >= MAX_LOGGED_COMPLAINTS {
             logged.clear();
         }

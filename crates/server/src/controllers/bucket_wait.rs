@@ -122,7 +122,9 @@ impl EndReason {
     pub(super) fn message(self, failure: &str) -> String {
         match self {
             _ if failure.is_empty() => self.to_string(),
-            Self::Canceled => format!("its files in the bucket were not read: {failure}"),
+            Self::Canceled => {
+                format!("the files of the run in the bucket were not read: {failure}")
+            }
             _ => format!("{self}: {failure}"),
         }
     }
@@ -131,20 +133,20 @@ impl EndReason {
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Canceled => f.write_str("it was canceled while its bucket could not be used"),
+            Self::Canceled => f.write_str("the run was canceled while the bucket was unavailable"),
             Self::WaitedTooLong(waited) => {
-                write!(f, "the bucket could not be used for {} s", waited.as_secs())
+                write!(f, "the bucket was unavailable for {} s", waited.as_secs())
             }
             Self::TooManyAttempts(count) => {
                 write!(
                     f,
-                    "it was taken up {count} times and not brought to its end; it is not tried again"
+                    "the server stopped {count} times in this stage (--run-attempts); giving up"
                 )
             }
             Self::Interrupted => {
-                f.write_str("the server stopped while it ended the run without its bucket")
+                f.write_str("the server stopped while it ended the run without the bucket")
             }
-            Self::WriteRefused => f.write_str("the bucket refuses to be written"),
+            Self::WriteRefused => f.write_str("the bucket refuses writes"),
         }
     }
 }
@@ -289,7 +291,7 @@ impl RunResources<'_> {
         }
         match self.journal.append(&JournalEntry::BucketBack { at: Timestamp::now() }).await {
             Ok(()) => {
-                tracing::info!("the bucket can be used again");
+                tracing::info!("the bucket is available again");
                 self.set_bucket_lost_since(None);
             }
             Err(error) => tracing::warn!("{error}"),
@@ -314,9 +316,9 @@ impl RunResources<'_> {
     pub(super) async fn journal_stage_attempt_left(&self, context: &Context, stage: Stage) {
         if context.runs.end_stage_attempt_cleanly(self.uid.as_str(), stage)
             && let Err(error) =
-                self.journal.append(&JournalEntry::Left { at: Timestamp::now() }).await
+                self.journal.append(&JournalEntry::AttemptLeft { at: Timestamp::now() }).await
         {
-            tracing::warn!("{error}; this attempt counts as one that failed");
+            tracing::warn!("{error}; this attempt counts as failed");
         }
     }
 
@@ -332,7 +334,7 @@ impl RunResources<'_> {
         self.keep_journal();
         if let Err(error) = self.journal.abandon(stage).await {
             tracing::error!(
-                "{}; what is left of the run is deleted only when its object is deleted",
+                "{}; leftovers of the run are deleted only when its object is deleted",
                 status_message(&error)
             );
         }

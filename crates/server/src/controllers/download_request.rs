@@ -64,15 +64,15 @@ enum DownloadAnswer {
 /// Reason why a request could not be answered this time.
 #[derive(Debug, thiserror::Error)]
 enum DownloadRequestError {
-    #[error("cannot read the {0} that it is about")]
+    #[error("cannot read the {0} that the request names")]
     Read(&'static str, #[source] kube::Error),
     #[error("cannot open the location of the backup")]
     Open(#[from] locations::Error),
-    #[error("the location of the backup cannot be used")]
+    #[error("the location of the backup is unavailable")]
     Store(#[from] bowline_store::Error),
     #[error("cannot write the answer")]
     Write(#[source] kube::Error),
-    #[error("cannot delete it, though it has expired")]
+    #[error("cannot delete the expired request")]
     Delete(#[source] kube::Error),
 }
 
@@ -116,7 +116,7 @@ async fn reconcile(
         Ok(_) => {}
     }
     if let DownloadAnswer::Refused(reason) | DownloadAnswer::DeadLink(_, reason) = &answer {
-        tracing::info!(request = name, reason, "a download cannot be had");
+        tracing::info!(request = name, reason, "no download link can be created");
     }
     Ok(Requeue::After(bowline_store::store::DOWNLOAD_TTL))
 }
@@ -196,15 +196,15 @@ async fn answer(
 /// Reason why no location can have the file that a request is about.
 #[derive(Debug, thiserror::Error)]
 enum MissingTarget {
-    #[error("there is no restore `{0}`")]
+    #[error("restore `{0}` does not exist")]
     Restore(String),
     #[error("the restore `{0}` has no backup yet")]
     BackupOfRestore(String),
-    #[error("there is no backup `{0}`")]
+    #[error("backup `{0}` does not exist")]
     Backup(String),
     #[error("the backup `{0}` has no storage location yet")]
     LocationOfBackup(String),
-    #[error("there is no storage location `{0}`, where the backup lies")]
+    #[error("storage location `{0}` of the backup does not exist")]
     Location(String),
     #[error("the storage location `{0}` is unavailable")]
     Unavailable(String),

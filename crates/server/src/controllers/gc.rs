@@ -70,17 +70,17 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 /// Reason why a Backup could not be processed this time. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum RetentionError {
-    #[error("cannot read its storage location")]
+    #[error("cannot read the storage location of the backup")]
     Location(#[source] kube::Error),
-    #[error("cannot write the label that says why it is not deleted")]
+    #[error("cannot set the label with the reason why the backup is not deleted")]
     Label(#[source] kube::Error),
-    #[error("cannot list the restores that may use it")]
+    #[error("cannot list the restores that may use the backup")]
     Restores(#[source] kube::Error),
-    #[error("cannot list the requests to delete it")]
+    #[error("cannot list the DeleteBackupRequests of the backup")]
     List(#[source] kube::Error),
-    #[error("cannot remove a request that was answered")]
+    #[error("cannot remove a processed DeleteBackupRequest")]
     Remove(#[source] kube::Error),
-    #[error("cannot ask for its deletion")]
+    #[error("cannot create a DeleteBackupRequest")]
     Create(#[source] kube::Error),
     #[error("cannot count the deletions of the last hour")]
     Limit(#[from] deletion_limit::Error),
@@ -121,22 +121,24 @@ impl Controller {
         };
         let obstacle = location.as_ref().and_then(|location| obstacle_of(backup, location));
         if obstacle == Some(Obstacle::Unavailable) {
-            tracing::debug!("has expired; its storage location is unavailable");
+            tracing::debug!("the backup has expired; its storage location is unavailable");
             return Ok(Requeue::After(OBSTACLE_RETRY_INTERVAL.min(self.frequency)));
         }
         self.set_failure_label(backup, obstacle.and_then(Obstacle::label)).await?;
         if let Some(obstacle) = obstacle {
-            tracing::debug!(?obstacle, "has expired and cannot be deleted");
+            tracing::debug!(?obstacle, "the backup has expired and cannot be deleted");
             return Ok(Requeue::After(self.frequency));
         }
         if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) {
-            tracing::debug!("has expired, and the server has ended whenever it was deleted");
+            tracing::debug!(
+                "the backup has expired and is not deleted: the server stopped at each attempt"
+            );
             return Ok(Requeue::OnChange);
         }
         if let Some(restore) =
             restore_in_use(&self.restores, backup).await.map_err(RetentionError::Restores)?
         {
-            tracing::info!(restore, "has expired, and is being restored");
+            tracing::info!(restore, "the backup has expired and is in use by a restore");
             return Ok(Requeue::After(OBSTACLE_RETRY_INTERVAL.min(self.frequency)));
         }
         self.request_deletion(backup).await
@@ -151,8 +153,8 @@ impl Controller {
                     Ok(()) => return Ok(None),
                     Err(rest) => {
                         tracing::warn!(
-                            "backup is expired but not deleted yet: --garbage-collection-limit allows no \
-                         more within an hour"
+                            "the backup has expired and is not deleted yet: \
+                             --garbage-collection-limit allows no more deletions within an hour"
                         );
                         rest
                     }
@@ -160,8 +162,8 @@ impl Controller {
             }
             ClockComparison::Differ(by) => {
                 tracing::warn!(
-                    "backup is expired but not deleted: the clock of the server differs by {by:#} \
-                     from that of the API server"
+                    "the backup has expired and is not deleted: the clock of the server differs \
+                     by {by:#} from that of the API server"
                 );
                 OBSTACLE_RETRY_INTERVAL
             }
@@ -202,7 +204,7 @@ impl Controller {
         let spec = DeleteBackupRequestSpec { backup_name: backup.name_any(), ..Default::default() };
         let request = DeleteBackupRequest { metadata, spec, status: None };
         match self.requests.create(&patch::post_params(), &request).await {
-            Ok(_) => tracing::info!("has expired, and is to be deleted"),
+            Ok(_) => tracing::info!("the backup has expired; its deletion is requested"),
             // Another server was faster.
             Err(error) if patch::is_already_exists(&error) => {}
             Err(error) => return Err(RetentionError::Create(error)),
@@ -221,7 +223,7 @@ impl Controller {
             return Ok(());
         }
         if let Some(reason) = value {
-            tracing::warn!(reason, "has expired and cannot be deleted");
+            tracing::warn!(reason, "the backup has expired and cannot be deleted");
         }
         let change =
             json!({"metadata": {"uid": backup.uid(), "labels": {label::GC_FAILURE: value}}});

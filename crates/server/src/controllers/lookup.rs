@@ -138,13 +138,13 @@ pub(super) async fn recheck_location(
         return;
     }
     let name = found.name_any();
-    tracing::info!(location = name, "the storage location can be used again");
+    tracing::info!(location = name, "the storage location is available again");
     let status = available_status(&name, Timestamp::now());
     let api: Api<BackupStorageLocation> = context.api();
     if let Err(error) = patch::patch_status(&api, &name, None, status).await {
         tracing::warn!(
             location = name,
-            "cannot note that it can be used: {}",
+            "cannot set the phase of the location to Available: {}",
             status_message(&error)
         );
     }

@@ -39,7 +39,7 @@ const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(200);
 const PUBLISH_CANCEL_ATTEMPTS: u32 = 5;
 
 /// Reason why operations of a canceled run are stopped.
-pub(super) const CANCELED: &str = "the run was canceled by its user";
+pub(super) const CANCELED: &str = "the run was canceled by the user";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FollowOutcome {
@@ -126,7 +126,7 @@ pub(super) async fn follow_operations(
             if has_ended && !is_gone.load(Ordering::Relaxed) {
                 shown = counts;
                 if !publisher.publish_counts(&operations).await {
-                    tracing::warn!("the run was deleted, so its operations are stopped");
+                    tracing::warn!("the run was deleted; canceling its operations");
                     is_gone.store(true, Ordering::Relaxed);
                     cancel.cancel();
                 }
@@ -161,7 +161,7 @@ pub(super) async fn cancel_operations(
     let followed =
         follow_operations(context, run, &table, operation_client, &canceled, &NoPublisher).await;
     if followed == FollowOutcome::Stopped {
-        tracing::warn!("operations may go on, because the server ends");
+        tracing::warn!("operations may continue to run, because the server is stopping");
     }
     table.operations()
 }
@@ -175,7 +175,7 @@ pub(super) fn report_failed(operations: &[Operation], report: &Report) {
                 continue;
             }
             let Operation { id, plugin, item, .. } = operation;
-            report.error(item, format!("the operation {id} of {plugin} failed: {reason}"));
+            report.error(item, format!("operation {id} of plugin {plugin} failed: {reason}"));
         }
     }
 }
@@ -254,7 +254,10 @@ pub(super) async fn publish_canceling<K>(
                 context.events.publish(object, Milestone::Canceling).await;
                 return;
             }
-            Err(error) => tracing::debug!("canceling cannot be shown: {}", status_message(&error)),
+            Err(error) => tracing::debug!(
+                "the condition Canceling cannot be written: {}",
+                status_message(&error)
+            ),
         }
         tokio::time::sleep(CANCEL_POLL_INTERVAL).await;
     }
@@ -277,7 +280,7 @@ impl<T: ?Sized, O: serde::Serialize> ActionClients<T, O> {
     fn find(&self, operation: &Operation) -> Result<&Arc<T>> {
         let name = &operation.plugin;
         self.by_name.get(name).ok_or_else(|| {
-            let detail = format!("the plugin {name} is not installed any more");
+            let detail = format!("plugin {name} is no longer installed");
             unlisted_plugins::missing_plugin_error(&self.unlisted, &detail)
         })
     }

@@ -1,15 +1,18 @@
 //! Cleanup of orphaned journals: those that no run will open again.
 //!
-//! - Pods that a journal names as frozen are thawed first, by `controllers/thaw.rs`, which runs concurrently.
+//! - Pods that a journal names as frozen are thawed first, by `controllers/thawer.rs`, which runs concurrently.
 //! - Runs whose Backup or Restore was deleted while no server was running are never resumed. Their operations are
 //!   canceled and their snapshots deleted, including those that were in flight when the server ended, unless the bucket
 //!   has the record of the backup: the backup is then complete, and the snapshots belong to it.
-//! - Runs that have ended may have leftovers: files in the bucket that could not be deleted, or a snapshot that was
-//!   given up and may have been created since. They are deleted.
+//! - Runs that have ended may have leftovers: scratch files in the bucket that could not be deleted, or a snapshot that
+//!   was given up and may have been created since. They are deleted.
 //!
-//! The journal is removed last. While only the journal knows of a leftover, the journal stays and cleanup is retried.
+//! The journal is removed last. While only the journal knows of a frozen pod, an operation or a snapshot, the journal
+//! stays and cleanup is retried. Scratch files do not keep it: if the bucket refuses to delete them, or is away for a
+//! day, they are reported with their keys, and the journal is removed.
 
 mod bucket;
+mod scratch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,10 +37,11 @@ use self::bucket::{
     BucketAway, BucketRecord, RunBucket, UnknownBucket, find_record, open_bucket, recorded_in,
     was_whole,
 };
+use self::scratch::{ScratchAttempts, ScratchOutcome, delete_scratch, report_remaining};
 use super::backup::{journal_cleanup, leftovers};
 use super::bucket_wait::elapsed;
 use super::run_resources;
-use super::thaw::Thawer;
+use super::thawer::Thawer;
 use crate::error_text::status_message;
 use crate::journal::{self, ConfigMapJournal, Orphan, SavedHooks, orphans, read};
 use crate::queue::NamespaceScope;
@@ -70,10 +74,7 @@ async fn run_cleanup(context: &Context) {
     while !context.stop.is_cancelled() {
         let cleaned = clean_all(context, &mut retry_log).await;
         if let Err(error) = &cleaned {
-            tracing::warn!(
-                "journals that nobody needs cannot be cleaned up: {}",
-                status_message(error)
-            );
+            tracing::warn!("unneeded journals cannot be cleaned up: {}", status_message(error));
         }
         let mut pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
         if context.runs.any_waits_for_bucket() {
@@ -146,19 +147,19 @@ enum CleanupError {
     Bucket(#[from] bowline_store::Error),
     #[error(transparent)]
     BucketAway(#[from] Arc<BucketAway>),
-    #[error("the bucket does not show the list of its snapshots")]
+    #[error("the list of snapshots is missing in the bucket")]
     NoSnapshotList,
-    #[error("the bucket does not show the record of the backup")]
+    #[error("velero-backup.json is missing in the bucket")]
     NoRecord,
     #[error("the storage location is empty, although the run wrote to it")]
     EmptyLocation,
-    #[error("a run has opened the journal meanwhile")]
+    #[error("a run opened the journal meanwhile")]
     Opened,
-    #[error("pods may be frozen still")]
+    #[error("pods may still be frozen")]
     Frozen,
-    #[error("the hooks beside it cannot be removed")]
+    #[error("the ConfigMap with the hooks of the backup cannot be removed")]
     HooksNotRemoved,
-    #[error("the server ends")]
+    #[error("the server is stopping")]
     Stopped,
 }
 
@@ -171,6 +172,7 @@ struct Stay {
     failing: BTreeMap<String, Timestamp>,
     /// True if this process has canceled the operations of the run, whose bucket was away.
     operations_canceled: bool,
+    scratch: ScratchAttempts,
 }
 
 impl Stay {
@@ -217,12 +219,12 @@ async fn clean_all(
                 stays.insert(journal.run, stay);
             }
             Ok(false) => {}
-            Ok(true) => tracing::info!("forgot the journal of the {kind} {name}"),
+            Ok(true) => tracing::info!("removed the journal of {kind} {name}"),
             Err(reason) => {
                 if stay.is_report_due(Timestamp::now()) {
                     report_stay(&journal, &reason);
                 } else {
-                    tracing::debug!("the journal of the {kind} {name} still stays");
+                    tracing::debug!("the journal of {kind} {name} is still kept");
                 }
                 stays.insert(journal.run, stay);
             }
@@ -253,16 +255,15 @@ async fn clean_one(
             let recovered = read_journal(context, journal).await?;
             let open_store = open_bucket(context, journal, &backup.spec.storage_location).await;
             let mut leftovers =
-                reclaim_in_flight(context, journal, &backup, &recovered, &open_store, stay).await?;
+                reclaim_all_in_flight(context, journal, &backup, &recovered, &open_store, stay)
+                    .await?;
             leftovers.extend(
                 reclaim_abandoned(context, journal, &backup, &recovered, &open_store).await?,
             );
             if !leftovers.is_empty() {
                 return Err(KeepReason::Leftovers(leftovers));
             }
-            // While the files exist, the journal records which run they belong to.
-            delete_scratch(journal, &open_store).await?;
-            remove_journal(context, journal).await?;
+            finish(context, journal, &open_store, stay).await?;
             Ok(true)
         }
     }
@@ -273,12 +274,12 @@ fn report_stay(journal: &Orphan, reason: &KeepReason) {
     let leftovers = match reason {
         KeepReason::Failed(reason) => {
             let reason = status_message(reason);
-            return tracing::warn!("the journal of the {kind} {name} stays: {reason}");
+            return tracing::warn!("the journal of {kind} {name} is kept: {reason}");
         }
         KeepReason::Leftovers(left) => left,
     };
     for one in leftovers.iter().take(MAX_LOGGED_LEFTOVERS) {
-        tracing::error!("the {kind} {name} has left over: {one}");
+        tracing::error!("leftover of {kind} {name}: {one}");
     }
     tracing::error!(
         left = leftovers.len(),
@@ -324,19 +325,6 @@ async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, Cl
     Ok(RunStatus::Finished(backup.map(Box::new)))
 }
 
-/// Removes the scratch files of a run that has ended, if its bucket is known.
-async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), CleanupError> {
-    match bucket {
-        RunBucket::Same(store) => Ok(store.delete_scratch(&journal.run).await?),
-        RunBucket::Away(error) => Err(Arc::clone(error).into()),
-        RunBucket::Unknown(reason) => {
-            let Orphan { kind, name, .. } = journal;
-            tracing::warn!("files of the {kind} {name} may be left over: {reason}");
-            Ok(())
-        }
-    }
-}
-
 /// Reason why a snapshot in flight was not reclaimed.
 #[derive(Debug, thiserror::Error)]
 enum NotReclaimed {
@@ -361,9 +349,11 @@ async fn clean_up_deleted(
     }
     let bucket = open_bucket(context, orphan, &backup.spec.storage_location).await;
     let leftovers = if orphan.kind == "Backup" {
-        let mut leftovers = delete_created(context, orphan, &backup, &recovered, &bucket).await?;
-        leftovers
-            .extend(reclaim_in_flight(context, orphan, &backup, &recovered, &bucket, stay).await?);
+        let mut leftovers =
+            delete_unless_recorded(context, orphan, &backup, &recovered, &bucket).await?;
+        leftovers.extend(
+            reclaim_all_in_flight(context, orphan, &backup, &recovered, &bucket, stay).await?,
+        );
         leftovers
     } else {
         volumes_left(context, &recovered).await?
@@ -374,8 +364,23 @@ async fn clean_up_deleted(
     if !leftovers.is_empty() {
         return Err(KeepReason::Leftovers(leftovers));
     }
-    delete_scratch(orphan, &bucket).await?;
-    Ok(remove_journal(context, orphan).await?)
+    Ok(finish(context, orphan, &bucket, stay).await?)
+}
+
+/// Removes the scratch files of a run without other leftovers, and then its journal: while the files exist, the journal
+/// records which run they belong to.
+async fn finish(
+    context: &Context,
+    journal: &Orphan,
+    bucket: &RunBucket,
+    stay: &mut Stay,
+) -> Result<(), CleanupError> {
+    let outcome = delete_scratch(journal, bucket, &mut stay.scratch, Timestamp::now()).await?;
+    remove_journal(context, journal).await?;
+    if let ScratchOutcome::GivenUp { error, remaining } = outcome {
+        report_remaining(context, journal, &error, &remaining).await;
+    }
+    Ok(())
 }
 
 /// True if the bucket cannot have the record of a backup, which is written only while finalizing: the backup waited for
@@ -411,7 +416,7 @@ fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
 
 /// Deletes snapshots that were still in flight when their run stopped waiting for them. Returns those that remain. A
 /// snapshot that its plugin does not find for a day is reported, and not asked for again.
-async fn reclaim_in_flight(
+async fn reclaim_all_in_flight(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,
@@ -427,7 +432,7 @@ async fn reclaim_in_flight(
     let recorded_snapshots = recorded_in(bucket, backup, &orphan.run).await?;
     for intent in &recovered.in_flight {
         let reclaimed: Result<(), NotReclaimed> = match &recorded_snapshots {
-            Ok(recorded) => journal_cleanup::reclaim_in_flight(context, backup, intent, recorded)
+            Ok(recorded) => journal_cleanup::reclaim_one(context, backup, intent, recorded)
                 .await
                 .map_err(NotReclaimed::from),
             Err(reason) => Err(reason.clone().into()),
@@ -468,7 +473,7 @@ async fn append(
 }
 
 /// Deletes snapshots and files of a backup. Returns the leftovers that only the journal knows of.
-async fn delete_created(
+async fn delete_unless_recorded(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,
@@ -525,8 +530,7 @@ fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
 /// Reads a journal, without keeping others from opening it.
 async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, CleanupError> {
     let records = read(context.client.clone(), &context.options.namespace, orphan).await?;
-    let recovered = recover(records);
-    Ok(Recovered { abandoned: recovered.abandoned.or(orphan.abandoned), ..recovered })
+    Ok(recover(records))
 }
 
 async fn take_over_journal(
@@ -556,7 +560,7 @@ async fn reclaim_abandoned(
             Ok(journal_cleanup::delete_created(context, backup, recovered).await)
         }
         Some(Stage::Finalizing | Stage::Over) => {
-            delete_created(context, orphan, backup, recovered, bucket).await
+            delete_unless_recorded(context, orphan, backup, recovered, bucket).await
         }
     }
 }

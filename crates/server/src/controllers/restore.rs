@@ -131,7 +131,7 @@ impl RunObject for Restore {
     const NOUN: &'static str = "restore";
     const OVER: Point = Point::RestoreOver;
     const BUCKET_UNREACHABLE: &'static str = "cannot read or write the files of the restore";
-    const FILE_REFUSED: &'static str = "the bucket does not show a file, which is tried again";
+    const FILE_REFUSED: &'static str = "a file cannot be read from the bucket; retrying";
 
     fn stage(&self) -> Option<Stage> {
         phase_of(self).and_then(restore_stage)
@@ -203,7 +203,7 @@ impl RunStatus for RestoreStatus {
     }
 
     fn failed(&self, reason: String) -> Self {
-        tracing::error!("the restore has failed: {reason}");
+        tracing::error!("the restore failed: {reason}");
         Self {
             phase: Some(RestorePhase::Failed),
             failure_reason: reason,
@@ -375,7 +375,7 @@ async fn finalize_deleted(
             return Err(error);
         }
         tracing::warn!(
-            "{}; they stay in the bucket, and the restore goes all the same",
+            "{}; the files stay in the bucket, and the Restore is deleted nevertheless",
             status_message(&error)
         );
     }

@@ -7,6 +7,7 @@ mod outage;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use bowline_engine::action::NamedAction;
 use bowline_engine::report::Report;
 use bowline_plugin::Kind;
@@ -28,9 +29,9 @@ use crate::events::{Milestone, newly_passed_quarter};
 use crate::patch;
 use crate::server::Context;
 
-/// Number of attempts for a write that ends a run, and the pause after the first failure.
-const MAX_ATTEMPTS: u32 = 6;
-const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// Retries of a write that ends a run.
+const RETRIES: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_millis(500)).with_max_times(5);
 /// Minimum interval between writes of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of intervals without progress after which it is written anyway, to check that the object still exists.
@@ -60,24 +61,20 @@ where
 
 /// Like [`with_retries`], but without a retry after a permanent failure.
 pub(super) async fn with_retries_unless<T, E, F>(
-    mut attempt: impl FnMut() -> F,
+    attempt: impl FnMut() -> F,
     is_last: impl Fn(&E) -> bool,
 ) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
     E: std::error::Error + 'static,
 {
-    let mut pause = FIRST_BACKOFF;
-    for _ in 1..MAX_ATTEMPTS {
-        match attempt().await {
-            Ok(value) => return Ok(value),
-            Err(error) if is_last(&error) => return Err(error),
-            Err(error) => tracing::warn!("trying again in {pause:?}: {}", status_message(&error)),
-        }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
-    }
-    attempt().await
+    attempt
+        .retry(RETRIES)
+        .when(|error| !is_last(error))
+        .notify(|error, pause| {
+            tracing::warn!("retrying in {pause:?}: {}", status_message(error));
+        })
+        .await
 }
 
 /// Adds the report of a stage to the results of the previous stages. `errors` and `warnings` are the new totals; more
@@ -106,7 +103,7 @@ pub(super) async fn run_until_gone<T>(
         outcome = &mut run => return (outcome, true),
         () = &mut object_gone => {}
     }
-    tracing::warn!("it was deleted, so it is stopped");
+    tracing::warn!("the object of the run was deleted; stopping the run");
     stop.cancel();
     // Not dropped: frozen pods must be thawed.
     (run.await, false)
@@ -156,7 +153,7 @@ pub(super) async fn show_progress<K>(
         match patch::patch_status_of(api, object, change).await {
             Ok(Some(_)) => (shown, quiet) = (now, 0),
             Ok(None) => return,
-            Err(error) => tracing::debug!("progress cannot be shown: {error}"),
+            Err(error) => tracing::debug!("progress cannot be written to the status: {error}"),
         }
     }
 }

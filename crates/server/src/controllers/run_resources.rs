@@ -1,7 +1,7 @@
 //! Resources that a backup or a restore holds while it is active.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::backup::BackupHooks;
 use bowline_api::{Backup, label};
@@ -16,11 +16,12 @@ use bowline_plugin_host as plugin_host;
 use bowline_store::BackupStore;
 use bowline_store::name::RunUid;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::lookup::bucket_identity_of;
 use super::run::RunError;
-use super::thaw;
+use super::thawer;
 use crate::error_text::status_message;
 use crate::events::{Milestone, newly_passed_quarter};
 use crate::journal::{ConfigMapJournal, Error, Orphan, SavedHooks};
@@ -66,10 +67,10 @@ impl<'a> RunResources<'a> {
         let opened = ConfigMapJournal::open(client, namespace, &uid, kind, name).await;
         if opened.as_ref().is_err_and(is_damaged) {
             let (run, kind, name) = (uid.clone(), kind.to_owned(), name.to_owned());
-            let damaged = Orphan { run, kind, name, location: None, bucket: None, abandoned: None };
+            let damaged = Orphan { run, kind, name, location: None, bucket: None };
             let given_up = context.stop.child_token();
             tokio::select! {
-                () = thaw::thaw_damaged(context, &damaged, ThawRetry::DuringOutage(&given_up)) => {}
+                () = thawer::thaw_damaged(context, &damaged, ThawRetry::DuringOutage(&given_up)) => {}
                 () = give_up_if_canceled(&cancel, &given_up) => {}
             }
         }
@@ -117,8 +118,8 @@ impl<'a> RunResources<'a> {
         if let Err(error) = self.saved_hooks(context).save(hooks).await {
             let error = status_message(&error);
             tracing::warn!(
-                "the hooks of the backup are not kept: {error}; if the Backup is deleted while a pod is frozen, \
-                 the pod is not thawed"
+                "the hooks of the backup are not saved: {error}; if the Backup is deleted while \
+                 a pod is frozen, the pod is not thawed"
             );
         }
     }
@@ -152,10 +153,10 @@ impl<'a> RunResources<'a> {
             never = give_up_if_canceled(&self.cancel, &given_up) => never,
         };
         if let Some(error) = &outcome.unwritten {
-            tracing::warn!("pods were thawed, but the journal does not say so: {error}");
+            tracing::warn!("pods were thawed, but the journal does not record it: {error}");
         }
         if let Some(error) = &outcome.error {
-            tracing::error!("{}; the backup goes on without them", status_message(error));
+            tracing::error!("{}; the backup continues without these pods", status_message(error));
         }
     }
 
@@ -166,11 +167,11 @@ impl<'a> RunResources<'a> {
 
     /// Time since which the bucket cannot be used, according to the journal.
     pub(super) fn bucket_lost_since(&self) -> Option<Timestamp> {
-        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.bucket_lost.lock()
     }
 
     pub(super) fn set_bucket_lost_since(&self, since: Option<Timestamp>) {
-        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        *self.bucket_lost.lock() = since;
     }
 
     /// True, once, if the log has to continue what is in the bucket.
@@ -189,16 +190,17 @@ impl<'a> RunResources<'a> {
 
     /// Leaves the run cleanly, for another process to resume it.
     pub(super) async fn hand_over(self) {
-        if let Err(error) = self.journal.append(&JournalEntry::Left { at: Timestamp::now() }).await
+        if let Err(error) =
+            self.journal.append(&JournalEntry::AttemptLeft { at: Timestamp::now() }).await
         {
-            tracing::warn!("{error}; this attempt counts as one that failed");
+            tracing::warn!("{error}; this attempt counts as failed");
         }
         self.plugins.shut_down().await;
     }
 
     /// Removes the journal and the scratch files, which were kept in case the server ended. A journal stays if it names
-    /// frozen pods, snapshots that may still be created, or files that could not be deleted: it is then found and
-    /// handled as an orphan.
+    /// frozen pods or snapshots that may still be created: it is then found and handled as an orphan. So is one whose
+    /// files could not be deleted, for a few more attempts.
     pub(super) async fn clean_up(
         self,
         context: &Context,
@@ -216,13 +218,14 @@ impl<'a> RunResources<'a> {
         };
         if self.journal.has_unfinished_work() {
             tracing::warn!(
-                "pods may be frozen still, or snapshots may yet come: the journal stays until they are seen to"
+                "pods may still be frozen, or snapshots may still be created; the journal is \
+                 kept until they are cleaned up"
             );
         } else if self.must_keep_journal.into_inner() {
-            tracing::warn!("the journal stays until what it names is deleted");
+            tracing::warn!("the journal is kept until its leftovers are deleted");
         } else if let Err(reason) = deleted {
             tracing::warn!(
-                "scratch files are left, and the journal stays until they are deleted: {reason}"
+                "scratch files are left over, and their deletion is retried a few times: {reason}"
             );
         } else if remove_journal(context, &self.journal, &self.uid, hooks).await? {
             failpoint::hit(Point::JournalRemoved);
@@ -244,7 +247,8 @@ pub(super) async fn remove_journal(
         && let Err(error) = hooks.remove().await
     {
         tracing::warn!(
-            "the journal stays, because the hooks beside it cannot be removed: {}",
+            "the journal is kept, because the ConfigMap with the hooks of the backup cannot be \
+             removed: {}",
             status_message(&error)
         );
         return Ok(false);
@@ -274,8 +278,9 @@ pub(super) fn is_damaged(error: &Error) -> bool {
 /// Message for a run that ends because its journal is damaged.
 pub(super) fn damaged_journal_message(error: &Error, run: &RunUid) -> String {
     format!(
-        "its journal cannot be used: {}; pods that it froze may be frozen still, and snapshots and operations \
-         that it began may be left over: the ConfigMaps with the label {}={run} say which, and are kept",
+        "the journal of the run cannot be used: {}; pods may still be frozen, and snapshots and \
+         operations may be left over; the ConfigMaps with the label {}={run} list them and are \
+         kept",
         status_message(error),
         label::JOURNAL
     )

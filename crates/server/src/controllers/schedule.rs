@@ -10,7 +10,7 @@
 //! and records it. So no time gets two backups, and none is missed.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::schedule::SchedulePhase;
@@ -24,6 +24,7 @@ use jiff::tz::TimeZone;
 use kube::api::ListParams;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::list::list_all;
@@ -48,7 +49,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     context.metrics.add_source(ObjectSource::Schedules(watch.store()));
     let stop = context.stop.clone();
     let local = TimeZone::system();
-    tracing::debug!(zone = local.iana_name(), "schedules that name no time zone mean this one");
+    tracing::debug!(zone = local.iana_name(), "time zone for schedules that do not specify one");
     let controller = Arc::new(Controller {
         schedules: context.api(),
         backups: context.api(),
@@ -67,16 +68,17 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 /// Reason why a Schedule could not be processed this time. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum ScheduleError {
-    #[error("cannot read it")]
+    #[error("cannot read the Backup that the Schedule waits for")]
     Read(#[source] kube::Error),
-    #[error("cannot note what became of it")]
+    #[error("cannot write the status of the Schedule")]
     WriteSchedule(#[source] kube::Error),
-    #[error("cannot list its backups")]
+    #[error("cannot list the Backups of the Schedule")]
     List(#[source] kube::Error),
     #[error("cannot create the Backup `{0}`")]
     Create(String, #[source] kube::Error),
     #[error(
-        "cannot create the Backup `{0}`: there is one of this name that is not of this Schedule"
+        "cannot create the Backup `{0}`: a Backup of that name exists and does not belong to \
+         this Schedule"
     )]
     NameTaken(String),
 }
@@ -124,7 +126,7 @@ impl Controller {
             ScheduleDecision::Refuse(reason) => {
                 let reason = error_text(&reason);
                 if let Some(change) = phase_patch(schedule, Some(&reason)) {
-                    tracing::warn!(reason, "the schedule is refused");
+                    tracing::warn!(reason, "the schedule is not valid");
                     self.patch_schedule(schedule, json!({ "status": change })).await?;
                 }
                 Ok(Requeue::OnChange)
@@ -154,7 +156,7 @@ impl Controller {
         now: Timestamp,
     ) -> Result<Requeue, ScheduleError> {
         if self.is_still_held(schedule).await? {
-            return Ok(Requeue::After(held_pause(self.waiting().len())));
+            return Ok(Requeue::After(held_pause(self.waits_for.lock().len())));
         }
         let others = self.backups_of(schedule).await.map_err(ScheduleError::List)?;
         let name = match naming(schedule, time, &others) {
@@ -168,17 +170,18 @@ impl Controller {
                 self.enable(schedule).await?;
                 tracing::debug!(
                     backup = other.name_any(),
-                    "is not past its items, so the next waits"
+                    "the previous backup is still in progress; the next one waits"
                 );
                 self.record_wait(schedule, other);
-                return Ok(Requeue::After(held_pause(self.waiting().len())));
+                return Ok(Requeue::After(held_pause(self.waits_for.lock().len())));
             }
             if let Some(taken) = taken {
                 tracing::warn!(
                     backup = name,
                     taken,
-                    "is called so, since another cluster that writes to the same place has made one of \
-                     the usual name; give each cluster a prefix of its own"
+                    "the backup gets another name, because another cluster that uses the same \
+                     bucket and prefix has created one with the usual name; use a separate prefix \
+                     for each cluster"
                 );
             }
             let wanted = backup(schedule, time);
@@ -194,17 +197,17 @@ impl Controller {
     /// True if a Schedule still has to wait for the Backup that it was seen to wait for.
     async fn is_still_held(&self, schedule: &Schedule) -> Result<bool, ScheduleError> {
         let name = schedule.name_any();
-        let Some(other) = self.waiting().get(&name).cloned() else { return Ok(false) };
+        let Some(other) = self.waits_for.lock().get(&name).cloned() else { return Ok(false) };
         let other = self.backups.get_opt(&other).await.map_err(ScheduleError::Read)?;
         let is_held = other.as_ref().is_some_and(blocks_next);
         if !is_held {
-            self.waiting().remove(&name);
+            self.waits_for.lock().remove(&name);
         }
         Ok(is_held)
     }
 
     fn record_wait(&self, schedule: &Schedule, other: &Backup) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waits_for.lock();
         // Entries of deleted Schedules are dropped, so that there are never more entries than Schedules.
         if waiting.len() > self.all.len() {
             let all: HashSet<String> = self.all.state().iter().map(|one| one.name_any()).collect();
@@ -213,15 +216,11 @@ impl Controller {
         waiting.insert(schedule.name_any(), other.name_any());
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn create(&self, schedule: &Schedule, wanted: Backup) -> Result<(), ScheduleError> {
         let name = wanted.name_any();
         match self.backups.create(&patch::post_params(), &wanted).await {
             Ok(_) => {
-                tracing::info!(backup = name, "made by its schedule");
+                tracing::info!(backup = name, "backup created by its schedule");
                 Ok(())
             }
             // Not in the list a moment ago: another server has just created it, or it is not of this Schedule. If it

@@ -4,10 +4,10 @@
 //! unchanged shows how long it has been retried.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Time after which an object counts as unchanged.
@@ -41,7 +41,7 @@ impl StalenessTracker {
     /// Observes an object, and remembers its version.
     pub(super) fn observe<K: Resource<DynamicType = ()>>(&self, object: &K) -> Staleness {
         let now = Instant::now();
-        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observations = self.0.lock();
         if observations.len() >= MAX_TRACKED {
             observations
                 .retain(|_, observation| now.duration_since(observation.since) < TRACKING_TTL);

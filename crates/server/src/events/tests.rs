@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bowline_api::{Backup, BackupSpec, Restore, RestoreSpec};
@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -37,7 +38,7 @@ impl Fake {
     }
 
     fn requests(&self) -> Vec<(Method, String, Value)> {
-        self.requests.lock().unwrap().clone()
+        self.requests.lock().clone()
     }
 }
 
@@ -57,7 +58,7 @@ impl Service<Request<Body>> for Fake {
             let body = body.collect_bytes().await?;
             let sent = serde_json::from_slice(&body).unwrap_or_default();
             let path = parts.uri.path().to_owned();
-            fake.requests.lock().unwrap().push((parts.method, path, sent));
+            fake.requests.lock().push((parts.method, path, sent));
             let (status, answer) = match fake.behavior {
                 ApiBehavior::Takes => (StatusCode::CREATED, body.to_vec()),
                 ApiBehavior::Refuses => (StatusCode::FORBIDDEN, b"no".to_vec()),
@@ -84,20 +85,26 @@ fn every_milestone_has_an_event_type_reason_and_note() {
     let progress = Milestone::Progress { percent: 50, items_done: 24, items_total: 40 };
     let ended = |phase| Milestone::Ended { phase };
     for (milestone, type_, reason, note, action) in [
-        (Milestone::Started, Normal, "Started", "it has started", "Started"),
-        (progress, Normal, "Progress", "past 50 %: 24 of 40 items known so far", "Progress50"),
+        (Milestone::Started, Normal, "Started", "run started", "Started"),
+        (
+            progress,
+            Normal,
+            "Progress",
+            "at least 50 % done: 24 of 40 items known so far",
+            "Progress50",
+        ),
         (
             Milestone::OperationsStarted { count: 1 },
             Normal,
             "OperationsStarted",
-            "waits for 1 operation of plugins",
+            "waiting for 1 operation of plugins",
             "OperationsStarted",
         ),
         (
             Milestone::OperationsStarted { count: 3 },
             Normal,
             "OperationsStarted",
-            "waits for 3 operations of plugins",
+            "waiting for 3 operations of plugins",
             "OperationsStarted",
         ),
         (
@@ -107,55 +114,43 @@ fn every_milestone_has_an_event_type_reason_and_note() {
             "2 of 3 operations of plugins have ended",
             "OperationsProgress50",
         ),
-        (
-            ended(TerminalPhase::Completed),
-            Normal,
-            "Completed",
-            "it has ended as Completed",
-            "Completed",
-        ),
+        (ended(TerminalPhase::Completed), Normal, "Completed", "run completed", "Completed"),
         (
             ended(TerminalPhase::PartiallyFailed),
             Warning,
             "PartiallyFailed",
-            "it has ended as PartiallyFailed; its status says why",
+            "run ended as PartiallyFailed; see `bowline backup describe nightly`",
             "PartiallyFailed",
         ),
         (
             ended(TerminalPhase::Failed),
             Warning,
             "Failed",
-            "it has ended as Failed; its status says why",
+            "run ended as Failed; see `bowline backup describe nightly`",
             "Failed",
         ),
         (
             ended(TerminalPhase::FailedValidation),
             Warning,
             "FailedValidation",
-            "it has ended as FailedValidation; its status says why",
+            "run ended as FailedValidation; see `bowline backup describe nightly`",
             "FailedValidation",
         ),
-        (Milestone::Canceling, Normal, "Canceling", "it was asked to stop", "Canceling"),
-        (
-            Milestone::Canceled,
-            Normal,
-            "Canceled",
-            "it has stopped, because it was asked to",
-            "Canceled",
-        ),
-        (Milestone::Deleting, Normal, "Deleting", "it is being deleted", "Deleting"),
+        (Milestone::Canceling, Normal, "Canceling", "cancellation requested", "Canceling"),
+        (Milestone::Canceled, Normal, "Canceled", "run canceled on request", "Canceled"),
+        (Milestone::Deleting, Normal, "Deleting", "deletion started", "Deleting"),
         (
             Milestone::NotDeleted,
             Warning,
             "NotDeleted",
-            "it could not be deleted; its DeleteBackupRequest says why",
+            "deletion failed; see the status of the DeleteBackupRequest",
             "NotDeleted",
         ),
         (
             Milestone::Resumed { attempt: 2 },
             Normal,
             "Resumed",
-            "it goes on after an interruption, attempt 2",
+            "run resumed, attempt 2",
             "Resumed2",
         ),
     ] {
@@ -171,39 +166,45 @@ fn waiting_milestones_are_warnings() {
             Milestone::WaitingForNamespaces { count: 1 },
             Warning,
             "WaitingForNamespaces",
-            "the restore waits until 1 namespace that it restores into, and that is being deleted, is gone; \
-             its log names it",
+            "waiting for 1 namespace of the restore that is being deleted; see the log of the restore",
             "WaitingForNamespaces1",
         ),
         (
             Milestone::WaitingForNamespaces { count: 2 },
             Warning,
             "WaitingForNamespaces",
-            "the restore waits until 2 namespaces that it restores into, and that are being deleted, are \
-             gone; its log names them",
+            "waiting for 2 namespaces of the restore that are being deleted; see the log of the \
+             restore",
             "WaitingForNamespaces2",
         ),
         (
             Milestone::BucketLost,
             Warning,
             "BucketLost",
-            "waiting for the bucket, which cannot be used; the server's log says why",
+            "waiting for the bucket, which is unavailable; see the log of the server",
             "BucketLost",
         ),
         (
             Milestone::NotSynced,
             Warning,
             "NotSynced",
-            "its backups could not be brought into the cluster; the condition Synced says why",
+            "backups could not be synced into the cluster; see the condition Synced",
             "NotSynced",
         ),
         (
             Milestone::RetentionHeld,
             Warning,
             "RetentionHeld",
-            "it has expired and is not deleted for now: too many expire at once, or the clocks of the server \
-             and of the API server differ; the log of the server says which",
+            "the backup has expired and is not deleted yet: too many backups expire at once, or \
+             the clocks of the server and the API server differ; see the log of the server",
             "RetentionHeld",
+        ),
+        (
+            Milestone::ScratchFilesLeft,
+            Warning,
+            "ScratchFilesLeft",
+            "scratch files stay in the bucket, because they cannot be deleted; the server's log names them",
+            "ScratchFilesLeft",
         ),
     ] {
         assert_event(&milestone, type_, [reason, note, action]);
@@ -211,7 +212,7 @@ fn waiting_milestones_are_warnings() {
 }
 
 fn assert_event(milestone: &Milestone, type_: EventType, [reason, note, action]: [&str; 3]) {
-    let event = milestone.event();
+    let event = milestone.event(&backup());
     let actual = (event.type_, event.reason.as_str(), event.note.as_deref());
     assert_eq!(actual, (type_, reason, Some(note)), "{milestone:?}");
     assert_eq!(event.action, action, "{milestone:?}");

@@ -116,7 +116,7 @@ mod tests {
         };
         for outcome in write().await {
             let kube::Error::Service(error) = outcome.unwrap_err() else { panic!("another error") };
-            assert!(error.to_string().contains("does not hold the lease"), "{error}");
+            assert!(error.to_string().contains("no longer holds the Lease"), "{error}");
         }
         maps.get("a").await.unwrap();
         fence.open_until(Instant::now() + Duration::from_mins(1));

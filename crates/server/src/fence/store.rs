@@ -147,7 +147,7 @@ mod tests {
         });
         let body = Box::pin(body(&["one", "two"]).chain(end));
         let error = store.put_object("b", "k", body).await.unwrap_err();
-        assert!(error.to_string().contains("does not hold the lease"), "{error}");
+        assert!(error.to_string().contains("no longer holds the Lease"), "{error}");
         assert!(memory.list_objects("b", "").await.unwrap().is_empty());
     }
 }

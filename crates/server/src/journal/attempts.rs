@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bowline_engine::backoff::Backoff;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Error;
@@ -29,13 +30,13 @@ pub(super) struct AttemptLimits {
 pub(super) struct Attempts {
     one: Duration,
     deadline: Instant,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl Attempts {
     pub(super) fn new(limits: AttemptLimits) -> Self {
         let deadline = Instant::now() + limits.all;
-        Self { one: limits.one, deadline, pause: FIRST_BACKOFF }
+        Self { one: limits.one, deadline, backoff: Backoff::new(FIRST_BACKOFF, MAX_BACKOFF) }
     }
 
     /// Awaits one attempt, with its timeout.
@@ -49,12 +50,12 @@ impl Attempts {
 
     /// Waits until the next attempt. Returns the failure if there is none.
     pub(super) async fn wait_before_retry(&mut self, failure: Error) -> Result<(), Error> {
-        if !failure.is_retryable() || Instant::now() + self.pause >= self.deadline {
+        let pause = self.backoff.next_pause();
+        if !failure.is_retryable() || Instant::now() + pause >= self.deadline {
             return Err(failure);
         }
-        tracing::warn!("trying again in {:?}: {}", self.pause, status_message(&failure));
-        sleep(self.pause).await;
-        self.pause = MAX_BACKOFF.min(self.pause * 2);
+        tracing::warn!("retrying in {pause:.1?}: {}", status_message(&failure));
+        sleep(pause).await;
         Ok(())
     }
 }

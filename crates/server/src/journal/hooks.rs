@@ -28,14 +28,14 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Reason why hooks could not be saved, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SavedHooksError {
-    #[error("they cannot be encoded")]
+    #[error("the hooks cannot be encoded")]
     Encode(#[source] serde_json::Error),
     #[error("the API server refused")]
     Api(#[from] kube::Error),
     #[error("the API server does not answer")]
     Timeout,
     // The text may contain a password, and the error of the decoder may quote it.
-    #[error("ConfigMap {0} holds no hooks")]
+    #[error("ConfigMap {0} contains no hooks")]
     Invalid(String),
 }
 

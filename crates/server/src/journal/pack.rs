@@ -18,24 +18,24 @@ pub(super) const KEY: &str = "packed";
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The data is damaged.
-    #[error("its binary data cannot be unpacked: {0}")]
+    #[error("the binary data cannot be unpacked: {0}")]
     Damaged(io::Error),
     /// The records are larger than allowed.
-    #[error("its binary data has more than {max_bytes} bytes of records")]
+    #[error("the binary data has more than {max_bytes} bytes of records")]
     TooLarge {
         /// Allowed size.
         max_bytes: usize,
     },
     /// The data is not that of records.
-    #[error("its binary data is not that of records")]
+    #[error("the binary data does not contain records")]
     NotRecords,
 }
 
 /// True for a record about pods that may be frozen.
 pub(super) fn must_stay_readable(record: &JournalEntry) -> bool {
     match record {
-        JournalEntry::Begun(begun) => !begun.pods.is_empty(),
-        JournalEntry::Ended(ended) => !ended.frozen.is_empty(),
+        JournalEntry::BlockStarted(begun) => !begun.pods.is_empty(),
+        JournalEntry::BlockEnded(ended) => !ended.frozen.is_empty(),
         JournalEntry::Thawed { .. } | JournalEntry::PostHooks { .. } => true,
         _ => false,
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use bowline_api::label;
 use bowline_engine::journal::JournalEntry;
 use bowline_store::name::RunUid;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
@@ -55,19 +56,19 @@ pub(super) const REMOVED: &str = "bowline.io/journal-removed";
 #[derive(Debug, thiserror::Error)]
 pub enum PageDefect {
     /// It has another name than a page.
-    #[error("its name is not that of a page")]
+    #[error("the name is not that of a page")]
     Name,
     /// It does not have the label of this kind of run.
-    #[error("it is not labelled as that of a {0}")]
+    #[error("the label does not name a {0}")]
     Kind(String),
     /// It does not have the annotation with the name of this run.
-    #[error("it is not annotated as that of {0}")]
+    #[error("the annotation does not name {0}")]
     Run(String),
     /// It has binary data that a page does not have.
-    #[error("it has binary data with the key {0:?}")]
+    #[error("there is binary data with the unexpected key {0:?}")]
     BinaryData(String),
     /// It has no records.
-    #[error("nothing is on it")]
+    #[error("the page is empty")]
     Empty,
     /// Its packed records cannot be unpacked.
     #[error(transparent)]
@@ -76,7 +77,7 @@ pub enum PageDefect {
     #[error("the key {0:?} is not a record's number")]
     Key(String),
     /// One of its records has a lower number than the one before.
-    #[error("record {0} stands behind a later one")]
+    #[error("record {0} follows a later one")]
     Order(String),
     /// One of its records cannot be decoded.
     #[error("record {key} cannot be read: {error}")]
@@ -200,7 +201,8 @@ impl JournalOwner {
         }
         let number = |page: ConfigMap| Some((self.page_number(&page.name_any())?, page));
         let numbered: BTreeMap<usize, ConfigMap> = pages.into_iter().filter_map(number).collect();
-        let (mut records, mut room) = (Vec::new(), MAX_UNPACKED_BYTES + READ_SLACK);
+        let mut records: Vec<_> = numbered.get(&0).and_then(abandoned_mark).into_iter().collect();
+        let mut room = MAX_UNPACKED_BYTES + READ_SLACK;
         for page in numbered.into_values() {
             // Records about pods are never packed.
             let plain = || page.data.clone().unwrap_or_default();
@@ -268,6 +270,7 @@ impl JournalOwner {
             numbered.insert(self.check_page(&page)?, page);
         }
         let mut contents = JournalContents::default();
+        contents.records.extend(numbered.get(&0).and_then(abandoned_mark));
         for (expected, (number, page)) in numbered.into_iter().enumerate() {
             if number != expected {
                 return Err(Error::Missing { page: self.page_name(expected) });
@@ -311,6 +314,14 @@ impl JournalOwner {
         }
         Ok(number)
     }
+}
+
+/// Entry that the first page is marked with, since it could not be appended. An entry that was
+/// appended later counts instead. The mark does not say when the run ended.
+fn abandoned_mark(first_page: &ConfigMap) -> Option<JournalEntry> {
+    let stage = first_page.annotations().get(ABANDONED)?.as_str();
+    let stage = serde_json::from_value(stage.into()).ok()?;
+    Some(JournalEntry::Abandoned { stage, at: Timestamp::UNIX_EPOCH })
 }
 
 impl JournalContents {

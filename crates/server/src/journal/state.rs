@@ -6,9 +6,9 @@
 //! claims pods ([`ThawClaim`]), and a block with one of them waits until they are released.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_engine::journal::{FrozenByBlock, FrozenPods, InFlight, JournalEntry};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// State that follows from the records.
@@ -60,11 +60,11 @@ impl JournalState {
     /// pods is being thawed.
     pub(super) async fn apply(&self, record: &JournalEntry) {
         {
-            let mut known = self.lock();
+            let mut known = self.recorded.lock();
             known.frozen.apply(record);
             known.in_flight.apply(record);
         }
-        let JournalEntry::Begun(begun) = record else { return };
+        let JournalEntry::BlockStarted(begun) = record else { return };
         if begun.pods.is_empty() {
             return;
         }
@@ -79,8 +79,8 @@ impl JournalState {
     /// Reverts a record that was not written. A block that was not started freezes no pod; all
     /// other records describe things that have happened.
     pub(super) fn revert(&self, record: &JournalEntry) {
-        if let JournalEntry::Begun(begun) = record {
-            let mut known = self.lock();
+        if let JournalEntry::BlockStarted(begun) = record {
+            let mut known = self.recorded.lock();
             known.frozen.apply(&JournalEntry::Thawed { block: begun.block, errors: Vec::new() });
             known
                 .in_flight
@@ -90,12 +90,12 @@ impl JournalState {
 
     /// True if pods may be frozen, or snapshots are in flight.
     pub(super) fn has_unfinished_work(&self) -> bool {
-        let known = self.lock();
+        let known = self.recorded.lock();
         !known.frozen.all().is_empty() || !known.in_flight.is_empty()
     }
 
     pub(super) fn try_claim(&self) -> Option<ThawClaim<'_>> {
-        let known = self.lock();
+        let known = self.recorded.lock();
         let frozen = known.frozen.unattended();
         let uids = frozen.values().flatten().map(|pod| pod.uid.clone()).collect();
         let is_claimed = self.claimed.send_if_modified(|claimed| {
@@ -119,10 +119,6 @@ impl JournalState {
             let _ = claimed.wait_for(Option::is_none).await;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, RecordedState> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -137,11 +133,15 @@ mod tests {
     }
 
     fn begun_record(block: u64, uid: &str) -> JournalEntry {
-        JournalEntry::Begun(BlockStarted { block, pods: vec![pod(uid)], ..BlockStarted::default() })
+        JournalEntry::BlockStarted(BlockStarted {
+            block,
+            pods: vec![pod(uid)],
+            ..BlockStarted::default()
+        })
     }
 
     fn ended_record(block: u64, frozen: Vec<Pod>) -> JournalEntry {
-        JournalEntry::Ended(Box::new(BlockEnded { block, frozen, ..BlockEnded::default() }))
+        JournalEntry::BlockEnded(Box::new(BlockEnded { block, frozen, ..BlockEnded::default() }))
     }
 
     #[tokio::test]

@@ -1,8 +1,12 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bowline_engine::journal::{BlockStarted, Pod};
+use k8s_openapi::ByteString;
 use tokio::time::Instant;
 
+use super::page::WritePosition;
+use super::page_writer::PackedRecords;
 use super::*;
 
 fn owner() -> JournalOwner {
@@ -14,7 +18,7 @@ fn owner() -> JournalOwner {
 }
 
 fn record(block: u64) -> JournalEntry {
-    JournalEntry::Begun(BlockStarted { block, ..BlockStarted::default() })
+    JournalEntry::BlockStarted(BlockStarted { block, ..BlockStarted::default() })
 }
 
 /// Page with records from a number on, each about the block of its number.
@@ -109,7 +113,7 @@ fn journal_is_full_after_its_last_page() {
     assert_eq!(
         (written, page_writer.place.page),
         (fit, fit),
-        "the page is turned, and nothing is on it"
+        "the page is turned, and the page is empty"
     );
     assert!(matches!(refusal, journal::Error::Full(_)), "{refusal}");
     assert!(page_writer.batch.is_none());
@@ -149,20 +153,20 @@ fn a_journal_without_pages_is_empty() {
 #[test]
 fn invalid_page_is_refused_by_name() {
     let changes: [(&str, Change); 12] = [
-        ("its name", |page| page.metadata.name = Some("stranger".to_owned())),
-        ("labelled", |page| page.metadata.labels = None),
-        ("annotated", |page| page.metadata.annotations = None),
+        ("the name is not", |page| page.metadata.name = Some("stranger".to_owned())),
+        ("the label does not", |page| page.metadata.labels = None),
+        ("the annotation does not", |page| page.metadata.annotations = None),
         ("binary", |page| {
             page.binary_data = Some([("00000002".to_owned(), ByteString(vec![0]))].into());
         }),
-        ("nothing is on it", |page| page.data = None),
-        ("nothing is on it", |page| page.data = Some(BTreeMap::new())),
+        ("the page is empty", |page| page.data = None),
+        ("the page is empty", |page| page.data = Some(BTreeMap::new())),
         ("\"note\" is not", |page| set_record(page, "note", "{}")),
         ("\"0000002\" is not", |page| set_record(page, "0000002", "{}")),
         ("\"+0000002\" is not", |page| set_record(page, "+0000002", "{}")),
         ("00000002 cannot be read", |page| set_record(page, "00000002", "{")),
         ("00000002 cannot be read", |page| set_record(page, "00000002", r#"{"what": "exec"}"#)),
-        ("00000000 stands behind", |page| {
+        ("00000000 follows a later one", |page| {
             set_record(page, "00000000", r#"{"what": "thawed", "block": 1}"#);
         }),
     ];
@@ -198,7 +202,7 @@ fn too_many_pages_are_refused() {
 fn oversized_record_is_refused() {
     let long = |bytes| {
         let pod = Pod { name: "x".repeat(bytes), ..Pod::default() };
-        JournalEntry::Begun(BlockStarted { pods: vec![pod], ..BlockStarted::default() })
+        JournalEntry::BlockStarted(BlockStarted { pods: vec![pod], ..BlockStarted::default() })
     };
     let around = page::encode(&long(0)).unwrap().len();
     let fits = page::MAX_RECORD_BYTES - around;
@@ -368,7 +372,7 @@ fn item_records(block: u64) -> [JournalEntry; 2] {
         ..BlockEnded::default()
     };
     let begun = BlockStarted { block, intents: vec![intent], ..BlockStarted::default() };
-    [JournalEntry::Begun(begun), JournalEntry::Ended(Box::new(ended))]
+    [JournalEntry::BlockStarted(begun), JournalEntry::BlockEnded(Box::new(ended))]
 }
 
 #[test]
@@ -379,7 +383,7 @@ fn full_page_is_packed_and_reads_back_unchanged() {
         records.extend(item_records(block));
         if block % 100 == 7 {
             let pods = vec![Pod { name: "db".to_owned(), ..Pod::default() }];
-            records.push(JournalEntry::Begun(BlockStarted {
+            records.push(JournalEntry::BlockStarted(BlockStarted {
                 block,
                 pods,
                 ..BlockStarted::default()

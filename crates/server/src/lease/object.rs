@@ -23,10 +23,10 @@ pub(super) enum RequestError {
     #[error("no answer from the API server within {0:?}")]
     Timeout(Duration),
     /// Error answer.
-    #[error("the API server does not do it")]
+    #[error("the API server refused the request")]
     Api(#[source] kube::Error),
     /// Other servers were faster each time.
-    #[error("others change the lease all the time")]
+    #[error("other servers changed the Lease at every attempt")]
     TooManyConflicts,
 }
 

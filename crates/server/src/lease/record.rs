@@ -89,10 +89,14 @@ pub(super) enum AcquireReason {
 impl fmt::Display for AcquireReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => f.write_str("there was none"),
-            Self::Free => f.write_str("nobody held it"),
-            Self::OwnIdentity => f.write_str("it was held in our own name, as before a restart"),
-            Self::Expired(long) => write!(f, "its holder had not renewed it for {long:?}"),
+            Self::Missing => f.write_str("no Lease existed"),
+            Self::Free => f.write_str("no server held the Lease"),
+            Self::OwnIdentity => {
+                f.write_str("the Lease was held under this server's identity, as after a restart")
+            }
+            Self::Expired(long) => {
+                write!(f, "the previous holder had not renewed the Lease for {long:?}")
+            }
         }
     }
 }
@@ -157,16 +161,18 @@ pub(super) enum LeaseOwnership {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LeaseLoss {
     /// The lease could not be renewed.
-    #[error("it could not be renewed for {0:?}")]
+    #[error("the Lease could not be renewed for {0:?}")]
     Expired(Duration),
     /// Another server holds the lease.
-    #[error("`{0}` holds it now")]
+    #[error("`{0}` holds the Lease now")]
     HeldByOther(String),
     /// Another server with our identity holds the lease.
-    #[error("another server of the same name took it; each server needs a name of its own")]
+    #[error(
+        "another server with the same identity took the Lease; each server needs its own identity"
+    )]
     SameIdentity,
     /// Another server has held the lease meanwhile.
-    #[error("another server took it, and gave it back")]
+    #[error("another server took the Lease and released it")]
     TakenAndReleased,
 }
 

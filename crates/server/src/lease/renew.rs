@@ -60,7 +60,7 @@ impl LeaseRenewer {
                     next = now + renew / 2;
                     tracing::warn!(
                         error = status_message(&trouble),
-                        "cannot renew the lease `{NAME}`, which is lost in {:?}",
+                        "cannot renew the Lease `{NAME}`, which expires in {:?}",
                         end.saturating_duration_since(now)
                     );
                 }

@@ -14,8 +14,8 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 /// Prefixes of directory names: final, and before the lock is held.
@@ -84,7 +84,7 @@ fn remove_leftovers(parent: &Path, user: u32) -> io::Result<()> {
             continue;
         }
         match remove_leftover(&entry.path(), user) {
-            Ok(true) => tracing::info!("removed credentials that a killed server had left"),
+            Ok(true) => tracing::info!("removed leftover credentials of a killed server"),
             Ok(false) => {}
             Err(error) => tracing::warn!(%error, "cannot remove credentials of a killed server"),
         }
@@ -134,7 +134,7 @@ impl CredentialFiles {
         let hash = Sha256::new().chain_update(self.salt).chain_update(credentials).finalize();
         let name = format!("{location}-{}", &hex::encode(hash)[..HASH_DIGITS]);
         let path = self.folder.path.join(name);
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         let location_files = files.entry(location.to_owned()).or_default();
         if let Some(at) = location_files.iter().position(|file| *file == path) {
             if path.exists() {
@@ -153,7 +153,7 @@ impl CredentialFiles {
 
     /// Removes the files of storage locations that are not among these.
     pub(super) fn retain_locations(&self, locations: &[String]) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         files.retain(|location, files| {
             let is_kept =
                 locations.contains(location) || location.starts_with(SNAPSHOT_LOCATION_PREFIX);

@@ -1,9 +1,9 @@
 //! Formats events as lines, and routes the lines.
 
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -102,6 +102,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
             Format::Json => line.json(),
         };
         // A failure of standard error cannot be reported anywhere.
-        let _ = self.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes());
+        let _ = self.out.lock().write_all(text.as_bytes());
     }
 }

@@ -1,11 +1,12 @@
 //! Log of one backup or restore, kept compressed until it is written to the bucket.
 
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tracing::{Level, Span};
 use tracing_subscriber::Registry;
 use tracing_subscriber::registry::LookupSpan as _;
@@ -77,31 +78,27 @@ impl RunLog {
 
     /// Prepends an earlier log, which is a gzip file.
     pub fn prepend(&self, earlier: &[u8]) {
-        let mut buffer = self.buffer();
+        let mut buffer = self.0.lock();
         buffer.done.splice(0..0, earlier.iter().copied());
     }
 
     /// Log up to now, as a gzip file.
     pub fn snapshot(&self) -> Bytes {
-        let mut buffer = self.buffer();
+        let mut buffer = self.0.lock();
         buffer.end_member();
         Bytes::copy_from_slice(&buffer.done)
     }
 
     /// Whole log, as a gzip file. Later lines are lost.
     pub fn finish(&self) -> Bytes {
-        let mut buffer = self.buffer();
+        let mut buffer = self.0.lock();
         buffer.end_member();
         buffer.state = LogState::Finished;
         std::mem::take(&mut buffer.done).into()
     }
 
     pub(super) fn add(&self, line: &[u8]) {
-        self.buffer().add(line);
-    }
-
-    fn buffer(&self) -> MutexGuard<'_, LogBuffer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().add(line);
     }
 }
 
@@ -114,7 +111,7 @@ impl LogBuffer {
         // Writes to memory do not fail.
         let _ = open.write_all(line);
         if self.done.len() + open.get_ref().len() > self.limit {
-            let message = "the log is cut here: it is longer than what is kept".to_owned();
+            let message = "the log is truncated here: the size limit is reached".to_owned();
             let notice = LogLine {
                 time: Timestamp::now(),
                 level: Level::WARN,

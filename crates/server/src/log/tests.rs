@@ -1,7 +1,8 @@
 use std::io::Read as _;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
+use parking_lot::Mutex;
 
 use super::*;
 
@@ -11,7 +12,7 @@ struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -22,7 +23,7 @@ impl Write for SharedBuffer {
 
 impl SharedBuffer {
     fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.0.lock().clone()).unwrap()
     }
 }
 
@@ -189,6 +190,6 @@ fn oversized_run_log_is_truncated_with_one_notice() {
     let packed = log.snapshot();
     assert!((LIMIT..2 * LIMIT).contains(&packed.len()), "{}", packed.len());
     let text = gunzip(&packed);
-    assert_eq!(text.matches("the log is cut here").count(), 1);
-    assert!(text.ends_with("what is kept\"\n"));
+    assert_eq!(text.matches("the log is truncated here").count(), 1);
+    assert!(text.ends_with("the size limit is reached\"\n"));
 }

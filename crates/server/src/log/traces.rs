@@ -42,7 +42,7 @@ impl Traces {
         // The client has a runtime of its own, which must not be created within another.
         let built = std::thread::spawn(|| SpanExporter::builder().with_http().build()).join();
         let exporter = built.unwrap_or_else(|_| {
-            Err(ExporterBuildError::InternalFailure("the exporter could not be made".to_owned()))
+            Err(ExporterBuildError::InternalFailure("the exporter could not be created".to_owned()))
         })?;
         let mut resource = Resource::builder();
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {

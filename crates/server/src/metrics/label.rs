@@ -1,10 +1,11 @@
 //! Label values. Each comes from a closed set, so that the number of series is bounded.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_engine::operation::{Operation, State};
 use bowline_plugin::{Class, Error, Name};
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 
 /// Maximum number of plugins with their own label. All others share one.
@@ -193,16 +194,16 @@ impl BoundedNames {
 
     /// All known names.
     pub(super) fn all(&self) -> Vec<Arc<str>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 
     /// Removes a name, which makes room for another.
     pub(super) fn remove(&self, name: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.0.lock().remove(name);
     }
 
     fn bounded(&self, most: usize, name: &str, rest: &str) -> Arc<str> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(known) = known.get(name) {
             return Arc::clone(known);
         }

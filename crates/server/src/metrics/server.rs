@@ -124,7 +124,7 @@ impl Server {
 
     /// Serves until asked to stop.
     pub async fn run(self, stop: CancellationToken) {
-        tracing::info!(address = %self.address, "serves metrics");
+        tracing::info!(address = %self.address, "serving metrics");
         let router = router(self.state);
         let mut connections = JoinSet::new();
         let mut open = VecDeque::new();
@@ -161,7 +161,7 @@ fn make_room(open: &mut VecDeque<AbortHandle>) {
     if open.len() >= MAX_CONNECTIONS
         && let Some(oldest) = open.pop_front()
     {
-        tracing::debug!("too many ask for metrics, so the oldest connection was cut off");
+        tracing::debug!("too many connections for metrics; the oldest was closed");
         oldest.abort();
     }
 }

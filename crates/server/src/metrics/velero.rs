@@ -14,10 +14,11 @@
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bowline_api::{Backup, BackupStatus};
 use kube::ResourceExt as _;
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -52,25 +53,25 @@ macro_rules! counts {
 }
 
 counts! {
-    BackupAttempt "backup_attempt" "Backups that were begun",
-    BackupSuccess "backup_success" "Backups that were completed",
-    BackupPartialFailure "backup_partial_failure" "Backups that failed in part",
-    BackupFailure "backup_failure" "Backups that failed",
-    BackupValidationFailure "backup_validation_failure" "Backups that were refused",
+    BackupAttempt "backup_attempt" "Attempted backups",
+    BackupSuccess "backup_success" "Completed backups",
+    BackupPartialFailure "backup_partial_failure" "Partially failed backups",
+    BackupFailure "backup_failure" "Failed backups",
+    BackupValidationFailure "backup_validation_failure" "Backups that failed validation",
     BackupWarning "backup_warning" "Backups that ended with warnings",
-    BackupDeletionAttempt "backup_deletion_attempt" "Deletions of backups that were begun",
-    BackupDeletionSuccess "backup_deletion_success" "Deletions that left nothing",
-    BackupDeletionFailure "backup_deletion_failure" "Deletions that left something",
-    RestoreAttempt "restore_attempt" "Restores that were begun or refused",
-    RestoreSuccess "restore_success" "Restores that were completed",
-    RestorePartialFailure "restore_partial_failure" "Restores that failed in part",
-    RestoreFailed "restore_failed" "Restores that failed",
-    RestoreValidationFailed "restore_validation_failed" "Restores that were refused",
-    VolumeSnapshotAttempt "volume_snapshot_attempt" "Snapshots that plugins were asked for",
-    VolumeSnapshotSuccess "volume_snapshot_success" "Snapshots that plugins took",
-    VolumeSnapshotFailure "volume_snapshot_failure" "Snapshots that plugins did not take",
-    CsiSnapshotAttempt "csi_snapshot_attempt" "CSI snapshots of a schedule that were begun",
-    CsiSnapshotFailure "csi_snapshot_failure" "CSI snapshots of a schedule that were not taken",
+    BackupDeletionAttempt "backup_deletion_attempt" "Attempted backup deletions",
+    BackupDeletionSuccess "backup_deletion_success" "Successful backup deletions",
+    BackupDeletionFailure "backup_deletion_failure" "Failed backup deletions",
+    RestoreAttempt "restore_attempt" "Attempted restores",
+    RestoreSuccess "restore_success" "Completed restores",
+    RestorePartialFailure "restore_partial_failure" "Partially failed restores",
+    RestoreFailed "restore_failed" "Failed restores",
+    RestoreValidationFailed "restore_validation_failed" "Restores that failed validation",
+    VolumeSnapshotAttempt "volume_snapshot_attempt" "Attempted volume snapshots of plugins",
+    VolumeSnapshotSuccess "volume_snapshot_success" "Successful volume snapshots of plugins",
+    VolumeSnapshotFailure "volume_snapshot_failure" "Failed volume snapshots of plugins",
+    CsiSnapshotAttempt "csi_snapshot_attempt" "Attempted CSI snapshots of a schedule",
+    CsiSnapshotFailure "csi_snapshot_failure" "Failed CSI snapshots of a schedule",
 }
 
 impl Count {
@@ -82,9 +83,9 @@ impl Count {
 
 /// Counters of each backup with CSI snapshots: name and help text.
 const CSI_COUNTERS: [(&str, &str); 3] = [
-    ("csi_snapshot_attempt", "CSI snapshots that were begun"),
-    ("csi_snapshot_success", "CSI snapshots that were taken"),
-    ("csi_snapshot_failure", "CSI snapshots that were not taken"),
+    ("csi_snapshot_attempt", "Attempted CSI snapshots"),
+    ("csi_snapshot_success", "Successful CSI snapshots"),
+    ("csi_snapshot_failure", "Failed CSI snapshots"),
 ];
 
 /// Backup of a Schedule. Both are empty for none.
@@ -164,7 +165,7 @@ impl VeleroMetrics {
             family
         });
         let durations = Family::new_with_constructor(histogram as fn() -> Histogram);
-        let help = "How long backups took that ran to an end";
+        let help = "Duration of backups that ended";
         registry.register("backup_duration_seconds", help, durations.clone());
         let mut by_schedule = |name: &str, help: &str| {
             let family = ScheduleGaugeFamily::default();
@@ -182,12 +183,12 @@ impl VeleroMetrics {
         let pause = "The longest pause between two backups of a schedule";
         let intervals = by_schedule("schedule_expected_interval_seconds", pause);
         let locations = Family::default();
-        let help = "Whether a location can be used: 1, or 0 if it cannot";
+        let help = "Whether a location is available: 1, or 0 if it is not";
         registry.register("backup_location_status_gauge", help, locations.clone());
         let (backups, restores) = <(Gauge, Gauge)>::default();
         let mut totals = Registry::with_prefix("velero");
-        totals.register("backup_total", "Backups that there are", backups.clone());
-        totals.register("restore_total", "Restores that there are", restores.clone());
+        totals.register("backup_total", "Existing backups", backups.clone());
+        totals.register("restore_total", "Existing restores", restores.clone());
         let velero = Self {
             registry,
             bowline_registry,
@@ -268,7 +269,7 @@ impl VeleroMetrics {
         states.into_iter().chain(times).for_each(Family::clear);
         self.locations.clear();
         self.synced.clear();
-        self.lock().is_known = gauges.is_some();
+        self.served.lock().is_known = gauges.is_some();
         let Some(gauges) = gauges else { return };
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.backups.set(count(gauges.backups));
@@ -307,7 +308,7 @@ impl VeleroMetrics {
     pub(super) fn render(&self, text: &mut String) -> fmt::Result {
         text::encode_registry(text, &self.registry)?;
         text::encode_registry(text, &self.bowline_registry)?;
-        if self.lock().is_known { text::encode_registry(text, &self.totals) } else { Ok(()) }
+        if self.served.lock().is_known { text::encode_registry(text, &self.totals) } else { Ok(()) }
     }
 
     /// Creates the counters of a Schedule, at zero.
@@ -324,7 +325,7 @@ impl VeleroMetrics {
 
     /// Removes the series of objects deleted since the last call, and creates those of new ones.
     fn sync_series(&self, gauges: &Gauges, backups: &[Arc<Backup>]) {
-        let mut served = self.lock();
+        let mut served = self.served.lock();
         // First, to make room for new ones.
         for name in self.names.all() {
             if !gauges.schedules.contains_key(&*name) {
@@ -377,7 +378,7 @@ impl VeleroMetrics {
     fn csi_ended(&self, backup: &Backup, attempted: i64, done: i64) {
         let schedule = self.names.schedule_label(schedule_of(backup));
         let labels = BackupLabels { schedule, backupName: backup.name_any().into() };
-        let mut served = self.lock();
+        let mut served = self.served.lock();
         if !served.backups.contains(&labels) {
             if served.backups.len() >= MAX_BACKUP_SERIES
                 && let Some(oldest) = served.backups.pop_front()
@@ -401,10 +402,6 @@ impl VeleroMetrics {
 
     fn labels(&self, schedule: &str) -> ScheduleLabels {
         ScheduleLabels { schedule: self.names.schedule_label(schedule) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ServedSeries> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

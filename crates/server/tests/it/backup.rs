@@ -53,7 +53,7 @@ async fn backup_status_and_files_agree() {
     let progress = status.progress.unwrap();
     assert_eq!(progress.items_backed_up, i64::try_from(listed).unwrap());
     assert_eq!(results(&store, "nightly").await, Results::default());
-    assert!(log_of(&store, "nightly").await.contains("level=info msg=\"the backup has started\""));
+    assert!(log_of(&store, "nightly").await.contains("level=info msg=\"backup started\""));
     let record = store.backup(&name).await.unwrap().unwrap();
     assert_eq!(record.status.unwrap().phase, Some(BackupPhase::Completed));
     assert_eq!(record.spec.storage_location, "default");
@@ -210,7 +210,7 @@ async fn interrupted_runs_are_resumed_or_ended() {
     assert_eq!(lost.metadata.uid, uids[0]);
     let status = world.until::<Backup>("nowhere", is_over_or_deleting).await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Failed));
-    for words in ["holds of it is not known", "does not exist"] {
+    for words in ["in the bucket cannot be read", "does not exist"] {
         assert!(status.failure_reason.contains(words), "{status:?}");
     }
     let status = world.until::<Backup>("committed", is_over_or_deleting).await.status.unwrap();

@@ -14,7 +14,7 @@ use crate::bed::SETS;
 use crate::support::operations::{OperationWorld, key};
 use crate::support::runs::{Run, condition, is_over, is_waiting, phase, phases, status_field};
 
-const REASON: &str = "canceled: the run was canceled by its user";
+const REASON: &str = "canceled: the run was canceled by the user";
 /// How long plugins that do as they are told may keep a cancelled run.
 const MAX_CANCEL_TIME: Duration = Duration::from_secs(20);
 
@@ -107,7 +107,7 @@ async fn canceled_runs_stop_their_operations_and_start_nothing_new() {
     }
     assert_eq!(errors.len(), operations.len());
     let about_the_run = trial.results(&last).await.errors.velero;
-    assert_eq!(about_the_run, ["canceled before all items were backed up"]);
+    assert_eq!(about_the_run, ["the backup was canceled before all items were backed up"]);
 
     for number in 0..6 {
         let set = SETS[number % 2];
@@ -149,13 +149,16 @@ async fn canceled_operations_get_a_grace_period_and_are_reported() {
     for set in SETS {
         let plugin = key(set, "bia-v2");
         let expected = |name: &str, reason: &str| {
-            format!("the operation {} of {plugin} failed: canceled: {reason}", operations[name].id)
+            format!(
+                "operation {} of plugin {plugin} failed: canceled: {reason}",
+                operations[name].id
+            )
         };
         assert_eq!(errors[set], expected(set, "canceled"));
         assert!(trial.was_canceled(set, &operations[set]));
         let hangs = format!("{set}-hangs");
-        let reason = "the run was canceled by its user; the plugin could not stop it and may go \
-                      on: it has not answered within 20 s";
+        let reason = "the run was canceled by the user; the plugin could not cancel the operation, which \
+             may continue: the plugin has not answered within 20 s";
         assert_eq!(errors[&hangs], expected(&hangs, reason));
     }
     // It is over, and stays as it is.

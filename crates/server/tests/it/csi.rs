@@ -241,7 +241,7 @@ async fn assert_missing_class_is_reported(stage: &CsiScenario) {
     assert_eq!(phase(&backup), "PartiallyFailed");
     let errors = stage.errors("none").await;
     assert_eq!(errors.len(), 1, "{errors:#?}");
-    assert!(errors[0].contains("there is no VolumeSnapshotClass for its driver"), "{errors:?}");
+    assert!(errors[0].contains("no VolumeSnapshotClass exists for driver"), "{errors:?}");
     let infos = stage.infos("none").await;
     assert!(infos["lonely"].skipped, "{infos:?}");
 }

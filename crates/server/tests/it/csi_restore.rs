@@ -308,7 +308,8 @@ async fn assert_missing_driver_is_an_error(stage: &CsiScenario) {
         "{:?}",
         stage.restore_messages("empty").await
     );
-    let empty_warnings = warnings.iter().filter(|text| text.contains("it is created empty: "));
+    let empty_warnings =
+        warnings.iter().filter(|text| text.contains("the claim is created empty: "));
     assert_eq!(empty_warnings.count(), 2, "{warnings:#?}");
     let claim_spec = claims.get("good").await.unwrap().spec.unwrap();
     assert!(claim_spec.data_source.is_none() && claim_spec.data_source_ref.is_none());

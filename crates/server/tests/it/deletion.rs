@@ -2,8 +2,8 @@
 //! snapshots of a real plugin.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::{Method, Uri};
 use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::bed::{World, eventually, filesystem_spec, is_unavailable, shared};
@@ -195,7 +196,7 @@ async fn missing_snapshot_location_blocks_the_deletion() {
     assert_eq!(errors.len(), 2, "{errors:?}");
     let prefix = "backup deletion failed: error getting volume snapshotter for location";
     assert!(errors[0].starts_with(&format!("{prefix} \"missing\": ")), "{errors:?}");
-    assert!(errors[0].contains("it does not exist") && errors[0].ends_with("left: s1"));
+    assert!(errors[0].contains("not found") && errors[0].ends_with("left over: s1"));
     assert!(errors[1].starts_with(&format!("{prefix} \"strange\": ")), "{errors:?}");
     assert!(
         errors[1].contains("no plugin for volume snapshots by fixture.bowline.io/not-installed")
@@ -633,7 +634,7 @@ async fn restore_created_while_retention_begins_to_delete_its_backup_keeps_it() 
         fault_injection::faulty_client(client, move |method, uri| {
             if *method == Method::PATCH
                 && uri.path().ends_with("/backups/b")
-                && let Some(create) = create.lock().unwrap().take()
+                && let Some(create) = create.lock().take()
             {
                 std::thread::spawn(create).join().unwrap();
             }

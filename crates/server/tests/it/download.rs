@@ -107,12 +107,12 @@ async fn unavailable_file_is_answered_with_the_reason() {
         world.create::<bowline_api::Restore>(restore).await;
     }
     for (kind, name, expected) in [
-        ("BackupLog", "unknown", "there is no backup `unknown`"),
-        ("RestoreLog", "unknown", "there is no restore `unknown`"),
-        ("RestoreLog", "r", "there is no backup `gone`"),
+        ("BackupLog", "unknown", "backup `unknown` does not exist"),
+        ("RestoreLog", "unknown", "restore `unknown` does not exist"),
+        ("RestoreLog", "r", "backup `gone` does not exist"),
         ("RestoreLog", "scheduled", "the restore `scheduled` has no backup yet"),
         ("BackupLog", "in-down", "the storage location `down` is unavailable"),
-        ("BackupLog", "nowhere", "there is no storage location `gone`, where the backup lies"),
+        ("BackupLog", "nowhere", "storage location `gone` of the backup does not exist"),
         ("BackupLog", "new", "the backup `new` has no storage location yet"),
     ] {
         let request = ask(&world, kind, name).await;

@@ -33,20 +33,28 @@ async fn every_milestone_is_published_as_an_event() {
     ];
     let ends = TerminalPhase::ALL.map(|phase| Milestone::Ended { phase });
     let events = Events::new(world.client.clone());
-    let mut expected = Vec::new();
+    let (mut of_backup, mut of_restore) = (Vec::new(), Vec::new());
     for milestone in milestones.into_iter().chain(ends) {
         events.publish(&backup, milestone).await;
         events.publish(&restore, milestone).await;
-        let event = milestone.event();
-        expected.push((event.reason, event.note.unwrap()));
+        for (event, expected) in [
+            (milestone.event(&backup), &mut of_backup),
+            (milestone.event(&restore), &mut of_restore),
+        ] {
+            expected.push((event.reason, event.note.unwrap()));
+        }
     }
     // It is one event that has come twice.
     events.publish(&backup, Milestone::Started).await;
-    expected.sort();
+    of_backup.sort();
+    of_restore.sort();
 
     // The old kind, which is the same to the API server and what most people list.
     let found = world.api::<Event>().list(&ListParams::default()).await.unwrap().items;
-    for (kind, uid) in [("Backup", &backup.metadata.uid), ("Restore", &restore.metadata.uid)] {
+    for (kind, uid, expected) in [
+        ("Backup", &backup.metadata.uid, of_backup),
+        ("Restore", &restore.metadata.uid, of_restore),
+    ] {
         let of_run = |event: &&Event| event.involved_object.kind.as_deref() == Some(kind);
         let mut published = Vec::new();
         for event in found.iter().filter(of_run) {

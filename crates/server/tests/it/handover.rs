@@ -1,8 +1,8 @@
 //! Two servers, of which one works: how the other follows, and what keeps the first from going on.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, Schedule};
@@ -16,6 +16,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -177,7 +178,7 @@ impl StoppableServer {
                     let is_lease = uri.path().contains("/leases");
                     if *method != Method::GET && !is_lease {
                         let write = (std::time::Instant::now(), method.clone(), uri.to_string());
-                        recorded.lock().unwrap().push(write);
+                        recorded.lock().push(write);
                     }
                     false
                 };
@@ -229,7 +230,7 @@ async fn server_paused_past_its_lease_writes_nothing() {
     first.is_stopped.store(false, Ordering::SeqCst);
     let outcome = tokio::time::timeout(LIMIT, &mut first.outcome).await.unwrap().unwrap();
     assert!(matches!(outcome, Err(Error::LeaseLost)), "{outcome:?}");
-    let mut writes = std::mem::take(&mut *first.writes.lock().unwrap());
+    let mut writes = std::mem::take(&mut *first.writes.lock());
     assert!(!writes.is_empty(), "the harness sees writes");
     writes.retain(|(when, ..)| *when >= resumed_at);
     assert!(writes.is_empty(), "{writes:?}");

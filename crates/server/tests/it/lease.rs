@@ -146,7 +146,7 @@ async fn one_of_many_candidates_holds_the_lease() {
     }
     stop.cancel();
     let (_, last) = in_time(contenders.join_next()).await.unwrap().unwrap();
-    assert!(last.is_none(), "it was asked to stop");
+    assert!(last.is_none(), "cancellation requested");
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ async fn credentials_are_reread_and_never_leaked() {
     let wrong = format!("[default]\naws_access_key_id={id}\naws_secret_access_key=hunter2\n");
     world.location("l", world.s3_spec("l")).await;
     let location = world.until("l", is_unavailable).await;
-    assert!(message(&location).contains("there is no Secret `s3`"), "{location:?}");
+    assert!(message(&location).contains("Secret `s3` does not exist"), "{location:?}");
 
     world.secret("s3", &wrong).await;
     let refused = |location: &BackupStorageLocation| message(location).contains("not accepted");
@@ -72,11 +72,15 @@ async fn invalid_location_is_reported() {
         (
             "provider",
             change("/provider", json!("gcp")),
-            "no object store plugin for the provider `gcp`",
+            "no object store plugin is installed for provider `gcp`",
         ),
         ("certificates", change("/objectStorage", certificates), "both caCert and caCertRef"),
         ("config", change("/config", json!({"credentialsFile": "/etc/passwd"})), "must not be set"),
-        ("address", change("/config/s3Url", json!("http://169.254.169.254")), "only if told so"),
+        (
+            "address",
+            change("/config/s3Url", json!("http://169.254.169.254")),
+            "does not allow such addresses",
+        ),
         ("missing", filesystem_spec("missing"), "missing"),
         ("strange", filesystem_spec("strange"), "invalid top-level directories: [elsewhere]"),
     ] {

@@ -17,6 +17,7 @@ mod damaged_journals;
 mod deletion;
 mod download;
 mod events;
+mod existing_objects;
 mod fault_injection;
 mod freeze;
 mod gc;

@@ -116,7 +116,7 @@ async fn failed_operation_is_reported_with_item_plugin_and_reason() {
         let errors = trial.errors(&last).await;
         let StoredOperation { id, .. } = &operations["bad"];
         let plugin = key("go", action);
-        let expected = format!("the operation {id} of {plugin} failed: the disk is full");
+        let expected = format!("operation {id} of plugin {plugin} failed: the disk is full");
         assert_eq!(errors["bad"], expected);
         trial.until_event(&last.name_any(), "PartiallyFailed").await;
     }

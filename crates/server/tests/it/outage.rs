@@ -395,14 +395,14 @@ async fn every_run_ends_with_a_refusing_bucket_or_missing_secret() {
         let is_stopped = async || outage.calls("cancel", uid) > 0;
         eventually(&format!("the operation of {row:?} is canceled"), is_stopped).await;
     }
-    let reason = format!("it was taken up {ATTEMPTS} times");
+    let reason = format!("the server stopped {ATTEMPTS} times");
     outage.assert_bound_reached::<Backup>(&backups, Act::Attempts, &reason).await;
     outage.assert_bound_reached::<Restore>(&restores, Act::Attempts, &reason).await;
     outage.are_not_over::<Backup>(&backups).await;
     outage.are_not_over::<Restore>(&restores).await;
 
     outage.restart(options(&outage.world, SHORT)).await;
-    let reason = "the bucket could not be used for";
+    let reason = "the bucket was unavailable for";
     outage.assert_bound_reached::<Backup>(&backups, Act::Time, reason).await;
     outage.assert_bound_reached::<Restore>(&restores, Act::Time, reason).await;
     let deleted = rows_with_act(&restores, Act::Delete);
@@ -460,10 +460,10 @@ async fn runs_end_when_their_bucket_stays_unreachable() {
         let is_stopped = async || outage.calls("cancel", uid) > 0;
         bowline_testbed::eventually(&format!("{row:?} ends"), STOP_LIMIT, is_stopped).await;
     }
-    let reason = format!("it was taken up {ATTEMPTS} times");
+    let reason = format!("the server stopped {ATTEMPTS} times");
     outage.assert_bound_reached::<Backup>(&backups, Act::Attempts, &reason).await;
     outage.assert_bound_reached::<Restore>(&restores, Act::Attempts, &reason).await;
-    let reason = "the bucket could not be used for";
+    let reason = "the bucket was unavailable for";
     outage.assert_bound_reached::<Backup>(&backups, Act::Time, reason).await;
     outage.assert_bound_reached::<Restore>(&restores, Act::Time, reason).await;
     let kept_journals = outage.journals().await;
@@ -625,7 +625,7 @@ async fn every_run_ends_with_an_unreachable_node() {
         let (namespace, name, uid) = (namespace.clone(), pod.name_any(), pod.uid().unwrap());
         let frozen = journal::Pod { namespace, name, uid, ran: Vec::new() };
         let begun = BlockStarted { block: 1000, pods: vec![frozen], ..BlockStarted::default() };
-        outage.append_records::<Backup>(row, &[JournalEntry::Begun(begun)]).await;
+        outage.append_records::<Backup>(row, &[JournalEntry::BlockStarted(begun)]).await;
     }
     // The restored claims are waited for as if a driver had to make their volumes.
     let volume = BackupVolumeInfo {
@@ -726,7 +726,7 @@ async fn backup_that_loses_its_bucket_keeps_its_operations() {
     eventually("both items are shown", async || outage.calls("execute", &uid) > 1).await;
     outage.gateway.set(Mode::Away);
     bowline_testbed::eventually(
-        "the backup waits for its bucket",
+        "the backup waits for the bucket",
         Duration::from_mins(20),
         async || {
             let pages = outage.pages().await;

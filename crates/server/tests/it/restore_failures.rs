@@ -137,11 +137,11 @@ async fn unreadable_archive_fails_the_restore() {
         bomb
     };
     for (archive, words) in [
-        (b"this is no archive".to_vec(), "nothing can be read"),
-        (Vec::new(), "nothing can be read"),
-        (gzip(b"this is no archive"), "nothing can be read"),
-        (whole[..whole.len() / 2].to_vec(), "nothing can be read"),
-        (bomb, "it expands to more than 500 times its size"),
+        (b"this is no archive".to_vec(), "the archive cannot be read"),
+        (Vec::new(), "the archive cannot be read"),
+        (gzip(b"this is no archive"), "the archive cannot be read"),
+        (whole[..whole.len() / 2].to_vec(), "the archive cannot be read"),
+        (bomb, "the archive expands to more than 500 times its size"),
     ] {
         let (status, results) = stage.restore(archive).await;
         assert_eq!(status.phase, Some(RestorePhase::Failed), "{status:?}");
@@ -183,7 +183,7 @@ async fn truncated_archive_is_refused_unless_damaged_restores_are_allowed() {
         assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed), "{app}: {status:?}");
         assert_eq!(status.errors, 1, "{app}: {results:?}");
         let error = &results.errors.velero[0];
-        assert!(error.contains("in the archive: the archive breaks off"), "{app}: {error}");
+        assert!(error.contains("in the archive: the archive ends early"), "{app}: {error}");
         let maps = stage.maps(app).await.len();
         let expected = if app == "cut-middle" { 5..35 } else { 40..41 };
         assert!(expected.contains(&maps), "{app}: {maps}");

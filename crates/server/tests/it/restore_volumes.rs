@@ -231,18 +231,18 @@ async fn failed_volume_is_reported_and_its_claim_not_created() {
     let rows = [
         (
             change("/status/providerSnapshotID", "snap-2"),
-            "the plugin fixture.bowline.io/vs-v2 made no volume from the snapshot snap-2: snapshot \
+            "plugin fixture.bowline.io/vs-v2 created no volume from snapshot snap-2: snapshot \
              snap-2 not found",
             true,
         ),
         (
             change("/spec/location", "nowhere"),
-            "the VolumeSnapshotLocation nowhere cannot be used: it does not exist",
+            "the VolumeSnapshotLocation nowhere cannot be used: not found",
             false,
         ),
         (
             change("/status/phase", "Failed"),
-            "its data is not in the backup: saving it had failed",
+            "the data of the volume is not in the backup: its snapshot or copy failed",
             false,
         ),
     ];
@@ -379,7 +379,10 @@ async fn resources_of_an_earlier_server_are_adopted_or_ended() {
     };
     let forgotten = stage.world.until("forgotten", is_over).await;
     assert_eq!(status_of(&forgotten).phase, Some(VolumePluginPhase::Failed));
-    assert_eq!(status_of(&forgotten).message, "the restore ended before this was known to end");
+    assert_eq!(
+        status_of(&forgotten).message,
+        "the restore ended before the plugin reported the end of this volume"
+    );
     let restore = stage.world.api::<Restore>().get("r").await.unwrap();
     assert_eq!(restore.status.unwrap().phase, Some(RestorePhase::Completed));
     let shown = stage.world.api::<VolumePluginRestore>().get(&name).await.unwrap();
@@ -428,9 +431,9 @@ async fn journal_of_a_deleted_restore_is_kept_until_its_volumes_are_used() {
         name: volume.to_owned(),
         ..VolumeRequested::default()
     };
-    journal.append(&JournalEntry::VolumeBegun(begun)).await.unwrap();
+    journal.append(&JournalEntry::VolumeRequested(begun)).await.unwrap();
     let ended = VolumeAnswered { block: 0, volume: Some("vol-1".to_owned()) };
-    journal.append(&JournalEntry::VolumeEnded(ended)).await.unwrap();
+    journal.append(&JournalEntry::VolumeAnswered(ended)).await.unwrap();
     world.api::<Restore>().delete("r", &DeleteParams::default()).await.unwrap();
     world.run(world.options());
     world.until_gone::<Restore>("r").await;

@@ -2,8 +2,8 @@
 //! server that does not answer, a bucket that does not say.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus, Restore, RestorePhase};
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -190,7 +191,7 @@ async fn short_api_server_outage_fails_no_run() {
             if method != Method::GET || !is_one || !is_asked || !is_busy.load(Ordering::SeqCst) {
                 return false;
             }
-            let mut failed = failed.lock().unwrap();
+            let mut failed = failed.lock();
             let count: &mut u32 = failed.entry(uri.path().to_owned()).or_default();
             *count += 1;
             *count <= 1
@@ -219,7 +220,7 @@ async fn short_api_server_outage_fails_no_run() {
     assert_eq!(status(&backup).phase, Some(BackupPhase::Completed), "{backup:?}");
     assert_eq!(backup.spec.storage_location, "wanted");
 
-    let failed_paths: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
+    let failed_paths: Vec<String> = failed.lock().drain().map(|(path, _)| path).collect();
     for part in ["backupstoragelocations", "volumesnapshot", "/namespaces", "policy", "secrets/s3"]
     {
         assert!(
@@ -239,7 +240,7 @@ async fn short_api_server_outage_fails_no_run() {
     let restore = world.until::<Restore>("r", is_over_or_deleting).await;
     let status = restore.status.unwrap();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
-    let failed_paths: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
+    let failed_paths: Vec<String> = failed.lock().drain().map(|(path, _)| path).collect();
     for part in ["backups/b", "backupstoragelocations/wanted", "modifier", "secrets/s3"] {
         assert!(
             failed_paths.iter().any(|path| path.contains(part)),

@@ -281,6 +281,6 @@ async fn failed_sync_and_skipped_backups_are_shown_in_conditions() {
     let well = world.until("l", has("Degraded", "True")).await;
     assert!(has("Synced", "True")(&well) && synced(&well) > before, "{well:?}");
     let message = &condition(&well, "Degraded").unwrap().message;
-    assert!(message.starts_with("1 backup is not brought into the cluster: broken: "), "{message}");
+    assert!(message.starts_with("1 backup is not synced into the cluster: broken: "), "{message}");
     assert!(world.api::<Backup>().get_opt("good").await.unwrap().is_some());
 }

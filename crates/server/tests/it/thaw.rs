@@ -1,8 +1,8 @@
 //! Pods that backups have left frozen, and journals that stay because something is left. There is no node here:
 //! what counts is which commands the API server is asked to run, and what is noted of that.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bowline_api::{Backup, BackupPhase, label};
 use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry};
@@ -12,6 +12,7 @@ use http::{Method, Uri};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::bed::{World, eventually, filesystem_spec};
@@ -32,7 +33,7 @@ fn recording_commands(
             let words = query.split('&').filter_map(|word| word.strip_prefix("command="));
             let pod = uri.path().rsplit('/').nth(1).unwrap_or_default();
             let command = words.collect::<Vec<_>>().join(" ");
-            commands.lock().unwrap().push(format!("{command} {pod}"));
+            commands.lock().push(format!("{command} {pod}"));
         }
         false
     }
@@ -66,7 +67,7 @@ async fn put_journal(
     let opened = ConfigMapJournal::open(client, &world.namespace, &run, "Backup", name).await;
     let journal = opened.unwrap().0.with_location("away");
     journal
-        .append(&JournalEntry::Begun(BlockStarted { pods, ..BlockStarted::default() }))
+        .append(&JournalEntry::BlockStarted(BlockStarted { pods, ..BlockStarted::default() }))
         .await
         .unwrap();
 }
@@ -112,7 +113,7 @@ async fn frozen_pods_are_thawed_without_bucket_and_backup() {
     let between = recording_commands(&commands);
     world.run_through(options, move |client| fault_injection::faulty_client(client, between));
     let asked = || {
-        let mut commands = commands.lock().unwrap().clone();
+        let mut commands = commands.lock().clone();
         commands.sort();
         commands
     };
@@ -146,7 +147,7 @@ async fn frozen_pod_is_thawed_while_its_backup_waits_for_operations() {
     let opened = ConfigMapJournal::open(client, &trial.world.namespace, &run, "Backup", "b").await;
     let begun = BlockStarted { block: 1000, pods, ..BlockStarted::default() };
     let journal = opened.unwrap().0.with_location("default");
-    journal.append(&JournalEntry::Begun(begun)).await.unwrap();
+    journal.append(&JournalEntry::BlockStarted(begun)).await.unwrap();
 
     let calls = trial.world.path("sdk").join("calls");
     let polls = || {
@@ -168,12 +169,12 @@ async fn frozen_pod_is_thawed_while_its_backup_waits_for_operations() {
     // The server writes to the journal after the command has ended.
     eventually("it is thawed", async || {
         let has_grown = journal_size(&trial.world, &uid).await > size;
-        has_grown && !commands.lock().unwrap().is_empty()
+        has_grown && !commands.lock().is_empty()
     })
     .await;
     assert!(is_waiting(&trial.world.api::<Backup>().get("b").await.unwrap()));
     trial.world.end().await.unwrap();
-    assert_eq!(*commands.lock().unwrap(), ["let-go db"]);
+    assert_eq!(*commands.lock(), ["let-go db"]);
     let records = read_records(&trial.world, &uid, "b").await;
     let is_thawed =
         |record: &JournalEntry| matches!(record, JournalEntry::Thawed { block: 1000, .. });
@@ -203,7 +204,7 @@ async fn damaged_journal_thaws_its_readable_pods_and_ends_its_run() {
     world.run_through(options, move |client| fault_injection::faulty_client(client, between));
     let ended = world.until::<Backup>("b", is_over).await.status.unwrap();
     assert_eq!(ended.phase, Some(BackupPhase::Failed));
-    assert_eq!(*commands.lock().unwrap(), ["let-go db"], "once, before it ended");
+    assert_eq!(*commands.lock(), ["let-go db"], "once, before it ended");
     let marked = world.until::<ConfigMap>(&page, |page| {
         page.annotations().contains_key("bowline.io/journal-thawed")
     });

@@ -18,11 +18,11 @@ async fn assert_names_binary<K: Run>(trial: &OperationWorld, created: &K, binary
     let results = trial.results(&last).await;
     assert_eq!(phase(&last), "PartiallyFailed", "{results:?}");
     let errors = &results.errors.velero;
-    let expected = format!("plugin {}: its handshake is wrong", binary.display());
+    let expected = format!("plugin {}: invalid handshake", binary.display());
     assert!(
         errors.len() == 1
             && errors[0].contains(&expected)
-            && errors[0].contains("its actions did not take part"),
+            && errors[0].contains("none of the plugin's actions took part"),
         "{results:?}"
     );
 }

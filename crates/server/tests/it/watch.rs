@@ -1,13 +1,14 @@
 //! The helper that all controllers stand on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_server::watch::{Requeue, Watch};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -78,9 +79,9 @@ async fn each_object_has_one_reconciler_and_concurrency_is_limited() {
             let (log, mut gate) = (Arc::clone(&log), gate.clone());
             async move {
                 let name = map.name_any();
-                let call = log.lock().unwrap().begin(&name);
+                let call = log.lock().begin(&name);
                 gate.wait_for(|is_open| *is_open).await.unwrap();
-                log.lock().unwrap().end(&name);
+                log.lock().end(&name);
                 // Each object fails once, and is worked on once more after that.
                 match call {
                     1 => Err(Failed),
@@ -95,22 +96,22 @@ async fn each_object_has_one_reconciler_and_concurrency_is_limited() {
         async move { watch.run(&stop, work).await }
     });
     let calls = |log: &ReconcileLog| log.calls.values().sum::<usize>();
-    eventually("two are worked on", async || calls(&log.lock().unwrap()) >= 2).await;
+    eventually("two are worked on", async || calls(&log.lock()) >= 2).await;
     // Changes while they are worked on.
     for name in names {
         world.patch::<ConfigMap>(name, json!({"data": {"changed": "yes"}})).await;
     }
-    assert_eq!(calls(&log.lock().unwrap()), 2, "the others wait");
+    assert_eq!(calls(&log.lock()), 2, "the others wait");
     open.send(true).unwrap();
     eventually("each was worked on three times", async || {
-        let log = log.lock().unwrap();
+        let log = log.lock();
         names.iter().all(|name| log.calls.get(*name).is_some_and(|calls| *calls >= 3))
     })
     .await;
     assert_eq!(store.len(), names.len());
     stop.cancel();
     in_time(running).await.unwrap().unwrap();
-    let log = log.lock().unwrap();
+    let log = log.lock();
     assert_eq!((log.most_of_one, log.most_at_once), (1, 2));
 }
 
@@ -147,7 +148,7 @@ async fn stop_finishes_running_reconciles_and_starts_none() {
             async move {
                 stop.cancelled().await;
                 tokio::task::yield_now().await;
-                *ended.lock().unwrap() += 1;
+                *ended.lock() += 1;
                 Ok::<_, Failed>(Requeue::After(Duration::ZERO))
             }
         }
@@ -159,7 +160,7 @@ async fn stop_finishes_running_reconciles_and_starts_none() {
     };
     let (outcome, ()) = in_time(async { tokio::join!(watch.run(&stop, work), asked) }).await;
     outcome.unwrap();
-    assert_eq!((*has_started.borrow(), *ended.lock().unwrap()), (1, 1));
+    assert_eq!((*has_started.borrow(), *ended.lock()), (1, 1));
 }
 
 #[tokio::test]

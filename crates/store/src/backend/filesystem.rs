@@ -14,7 +14,8 @@
 //!   written stays, however long that takes.
 //! - **Private.** Only the server has access to files and folders: they may hold Secrets of a whole
 //!   cluster.
-//! - **A mount that hangs costs a few threads**, and then fails at once: see `gate.rs`.
+//! - **A mount that hangs costs a few threads**, and then fails at once: see `gate.rs`. A path
+//!   that hangs does not fail the others.
 //! - **No accidental replacement.** [`Backend::create_object`] links the temporary file to the
 //!   name, which the file system refuses if the name is taken.
 //!
@@ -26,6 +27,7 @@ mod error;
 mod folder;
 mod gate;
 mod temporary;
+mod upload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,14 +38,14 @@ use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 
 use super::{Backend, Creation, Permit, common_prefixes, refuse_unknown_keys, single_piece_stream};
 use crate::download::{self, Grant, SigningKey};
 use error::user_error;
 use folder::Folder;
 use gate::BucketGate;
-use temporary::TemporaryFile;
+use upload::Upload;
 
 /// Interval at which a file that waits for content is touched.
 const TOUCH_INTERVAL: Duration = Duration::from_mins(1);
@@ -96,15 +98,16 @@ impl Filesystem {
         Self { permit, ..self }
     }
 
-    /// Runs blocking work with the folder of a bucket.
+    /// Runs blocking work with the folder of a bucket, for a key or prefix in it.
     async fn with_bucket<T: Send + 'static>(
         &self,
         bucket: &str,
+        path: &str,
         job: impl FnOnce(Folder) -> folder::Result<T> + Send + 'static,
     ) -> Result<T> {
         let (root, name) = (self.options.root.clone(), bucket.to_owned());
         let gate = BucketGate::for_bucket(&self.options.root, bucket);
-        let outcome = gate.run_blocking(move || job(Folder::bucket(&root, &name)?)).await?;
+        let outcome = gate.run_blocking(path, move || job(Folder::bucket(&root, &name)?)).await?;
         outcome.map_err(|failure| user_error(bucket, failure))
     }
 
@@ -112,50 +115,46 @@ impl Filesystem {
         &self,
         bucket: &str,
         key: &str,
-        mut body: ByteStream,
+        body: ByteStream,
         mode: Mode,
     ) -> Result<Creation> {
         let segments = key_segments(key)?;
-        let failed = |failure| user_error(bucket, failure);
-        let (temporary, file) =
-            self.with_bucket(bucket, move |root| TemporaryFile::create(&root, &segments)).await?;
         let gate = BucketGate::for_bucket(&self.options.root, bucket);
-        let copy = file.try_clone().map_err(|error| failed(error.into()))?;
-        let copy = Arc::new(copy);
-        let mut file = tokio::fs::File::from_std(file);
-        loop {
-            let piece = match tokio::time::timeout(TOUCH_INTERVAL, body.next()).await {
-                Ok(Some(piece)) => piece,
-                Ok(None) => break,
-                // The source is slow, for example because of a hook that takes long.
-                Err(_) => {
-                    let copy = Arc::clone(&copy);
-                    // If this fails, the lock still keeps the file.
-                    let _ = gate.run_blocking(move || TemporaryFile::touch(&copy)).await;
-                    continue;
-                }
-            };
-            let piece = piece.map_err(|error| {
-                Error::new(Code::Aborted, format!("the upload broke off: {error}"))
-            })?;
-            file.write_all(&piece).await.map_err(|error| failed(error.into()))?;
+        let of_upload = gate.clone();
+        let create = move |root: Folder| Upload::create(of_upload, &root, &segments);
+        let mut upload = self.with_bucket(bucket, key, create).await?;
+        if let Err(error) = write_content(&mut upload, bucket, key, body).await {
+            upload.delete(key).await;
+            return Err(error);
         }
-        drop(copy);
-        let flushed = async {
-            file.flush().await?;
-            file.sync_all().await
-        };
-        flushed.await.map_err(|error| failed(error.into()))?;
         let permit = self.permit.clone();
         // Flushing it to disk may have taken long.
-        let published = gate.run_blocking(move || {
-            permit.check()?;
-            match mode {
-                Mode::Replace => temporary.publish_replacing(),
-                Mode::Create => temporary.publish_if_absent(),
+        let published = gate.run_publication(key, move || upload.publish(mode, &permit));
+        published.await?.map_err(|failure| user_error(bucket, failure))
+    }
+}
+
+/// Writes the content of an object and flushes it to disk.
+async fn write_content(
+    upload: &mut Upload,
+    bucket: &str,
+    key: &str,
+    mut body: ByteStream,
+) -> Result<()> {
+    let failed = |failure| user_error(bucket, failure);
+    loop {
+        let piece = match tokio::time::timeout(TOUCH_INTERVAL, body.next()).await {
+            Ok(Some(piece)) => piece,
+            Ok(None) => return upload.flush().await.map_err(failed),
+            // The source is slow, for example because of a hook that takes long.
+            Err(_) => {
+                upload.touch(key).await;
+                continue;
             }
-        });
-        published.await?.map_err(failed)
+        };
+        let piece = piece
+            .map_err(|error| Error::new(Code::Aborted, format!("the upload broke off: {error}")))?;
+        upload.write(&piece).await.map_err(failed)?;
     }
 }
 
@@ -178,12 +177,12 @@ impl ObjectStore for Filesystem {
 
     async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
         let segments = key_segments(key)?;
-        self.with_bucket(bucket, move |root| root.has_file(&segments)).await
+        self.with_bucket(bucket, key, move |root| root.has_file(&segments)).await
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
         let segments = key_segments(key)?;
-        let file = self.with_bucket(bucket, move |root| root.open_file(&segments)).await?;
+        let file = self.with_bucket(bucket, key, move |root| root.open_file(&segments)).await?;
         let file = tokio::fs::File::from_std(file);
         let pieces = stream::try_unfold(file, async |mut file| {
             let mut piece = BytesMut::with_capacity(READ_CHUNK);
@@ -205,7 +204,7 @@ impl ObjectStore for Filesystem {
         }
         let (segments, begin) = prefix_segments(prefix)?;
         let (lead, now) = (folder_of_prefix(prefix).to_owned(), SystemTime::now());
-        self.with_bucket(bucket, move |root| {
+        self.with_bucket(bucket, prefix, move |root| {
             let Some(folder) = root.descend(&segments)? else { return Ok(Vec::new()) };
             let names = folder.folders_with_files(&begin, now)?;
             Ok(names.into_iter().map(|name| format!("{lead}{name}/")).collect())
@@ -216,7 +215,7 @@ impl ObjectStore for Filesystem {
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
         let (segments, begin) = prefix_segments(prefix)?;
         let (lead, now) = (folder_of_prefix(prefix).to_owned(), SystemTime::now());
-        self.with_bucket(bucket, move |root| {
+        self.with_bucket(bucket, prefix, move |root| {
             let Some(folder) = root.descend(&segments)? else { return Ok(Vec::new()) };
             let mut keys = folder.list_keys(&begin, &lead, now)?;
             keys.sort();
@@ -228,7 +227,7 @@ impl ObjectStore for Filesystem {
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
         let segments = key_segments(key)?;
         let permit = self.permit.clone();
-        self.with_bucket(bucket, move |root| root.delete_file(&segments, &permit)).await
+        self.with_bucket(bucket, key, move |root| root.delete_file(&segments, &permit)).await
     }
 
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
@@ -254,7 +253,7 @@ fn key_segments(key: &str) -> Result<Segments> {
         return Ok(segments);
     }
     let message =
-        format!("`{key}` is no key here: a part of it is empty, `.`, `..` or a reserved name");
+        format!("`{key}` is not a valid key: a part of it is empty, `.`, `..` or a reserved name");
     Err(Error::new(Code::InvalidArgument, message))
 }
 

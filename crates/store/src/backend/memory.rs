@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
+use parking_lot::Mutex;
 
 use super::{Backend, Creation, Guarantee, common_prefixes, single_piece_stream};
 
@@ -52,7 +53,7 @@ impl Memory {
     /// With one empty bucket.
     pub fn with_bucket(name: &str) -> Self {
         let memory = Self::default();
-        memory.lock().insert(name.to_owned(), Objects::new());
+        memory.buckets.lock().insert(name.to_owned(), Objects::new());
         memory
     }
 
@@ -65,10 +66,6 @@ impl Memory {
         Self { buckets: Arc::clone(&self.buckets), fault: Some(Arc::new(fault)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Objects>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn with_objects<T>(
         &self,
         call: StoreCall,
@@ -79,7 +76,7 @@ impl Memory {
         if let Some(error) = self.fault.as_ref().and_then(|fault| fault(call, key)) {
             return Err(error);
         }
-        let mut buckets = self.lock();
+        let mut buckets = self.buckets.lock();
         let missing =
             || Error::new(Code::FailedPrecondition, format!("bucket `{bucket}` does not exist"));
         Ok(job(buckets.get_mut(bucket).ok_or_else(missing)?))
@@ -106,7 +103,7 @@ impl ObjectStore for Memory {
     }
 
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
-        let broken = |error| Error::new(Code::Aborted, format!("the upload broke off: {error}"));
+        let broken = |error| Error::new(Code::Aborted, format!("the upload was aborted: {error}"));
         let pieces: Vec<Bytes> = body.try_collect().await.map_err(broken)?;
         self.with_objects(StoreCall::Put, bucket, key, |objects| {
             objects.insert(key.to_owned(), pieces.concat().into());

@@ -32,7 +32,7 @@ mod upload;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -40,6 +40,7 @@ use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::{GetOptions, ObjectStore as _, ObjectStoreExt as _, PutMode};
+use parking_lot::RwLock;
 
 use super::{Backend, Creation, Guarantee, Permit};
 use connection::Connection;
@@ -117,7 +118,7 @@ impl S3 {
     }
 
     fn connection(&self) -> Arc<Connection> {
-        Arc::clone(&self.connection.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.connection.read())
     }
 
     /// The connection, if it is to this bucket.
@@ -156,7 +157,7 @@ impl Backend for S3 {
 impl ObjectStore for S3 {
     async fn init(&self, config: &Config) -> Result<()> {
         let connection = Arc::new(Connection::new(config, &self.options).await?);
-        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
+        *self.connection.write() = connection;
         Ok(())
     }
 

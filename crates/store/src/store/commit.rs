@@ -52,19 +52,19 @@ pub enum CommitRefusal {
         found: String,
     },
     /// The backup to commit has not ended.
-    #[error("its phase is {phase:?}, which is not the end")]
+    #[error("the phase {phase:?} is not a final one")]
     NotTerminal {
         /// Its phase.
         phase: String,
     },
     /// The backup to commit has no uid, and could not be distinguished from others.
-    #[error("it has no uid")]
+    #[error("the backup has no uid")]
     NoUid,
     /// The backup to commit has no valid name.
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// The record keeps appearing and disappearing.
-    #[error("its record is written and deleted by somebody else at this moment")]
+    #[error("another server writes and deletes velero-backup.json at this moment")]
     Contended,
 }
 

@@ -74,8 +74,18 @@ impl BackupStore {
 
     /// Deletes the scratch files of a run. May be repeated.
     pub async fn delete_scratch(&self, run: &RunUid) -> Result<()> {
-        let keys = self.list_keys(&self.layout.scratch_folder(run)).await?;
+        let keys = self.scratch_keys(run).await?;
         self.delete_all(&keys).await
+    }
+
+    /// The keys of the scratch files of a run.
+    pub async fn scratch_keys(&self, run: &RunUid) -> Result<Vec<String>> {
+        self.list_keys(&self.layout.scratch_folder(run)).await
+    }
+
+    /// The common prefix of the keys of a run's scratch files.
+    pub fn scratch_folder(&self, run: &RunUid) -> String {
+        self.layout.scratch_folder(run)
     }
 
     /// The keys in a folder. Other keys that a backend may list are ignored.

@@ -51,7 +51,7 @@ pub enum Error {
         first: Box<Self>,
     },
     /// The process is ending.
-    #[error("the work was given up")]
+    #[error("the request was aborted")]
     TaskAborted,
 }
 

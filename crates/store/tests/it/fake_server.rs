@@ -1,7 +1,8 @@
 //! A server that answers as it is told, for what a healthy one never says.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -48,7 +49,7 @@ impl FakeServer {
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.requests.lock().unwrap().iter().map(|request| request.line.clone()).collect()
+        self.requests.lock().iter().map(|request| request.line.clone()).collect()
     }
 }
 
@@ -81,7 +82,7 @@ async fn serve(
     }
     let request = Request { line, head };
     let number = {
-        let mut recorded = recorded.lock().unwrap();
+        let mut recorded = recorded.lock();
         recorded.push(request.clone());
         recorded.len() - 1
     };

@@ -254,7 +254,7 @@ async fn settings_are_sent_as_headers() {
     config.insert("serverSideEncryption".to_owned(), "AES256".to_owned());
     store.init(&config).await.unwrap();
     store.put_object(BUCKET, "a", body("x")).await.unwrap();
-    let requests = server.requests.lock().unwrap().clone();
+    let requests = server.requests.lock().clone();
     for expected in [
         "x-amz-server-side-encryption: aws:kms\r\n",
         "x-amz-server-side-encryption-aws-kms-key-id: key-1",

@@ -49,7 +49,7 @@ async fn objects_are_stored_with_a_checksum_unless_disabled() {
         store.put_object(BUCKET, "c", large_body()).await.unwrap();
         let url = store.create_signed_url(BUCKET, "a", Duration::from_mins(1)).await.unwrap();
         assert!(!url.to_lowercase().contains("checksum"), "{url}");
-        let requests = server.requests.lock().unwrap().clone();
+        let requests = server.requests.lock().clone();
         let stored: Vec<_> = requests.iter().filter(|one| one.line.starts_with("PUT")).collect();
         assert_eq!(stored.len(), 4, "two objects and two parts: {requests:?}");
         for request in stored {

@@ -331,18 +331,18 @@ async fn invalid_file_is_an_error_naming_its_key() {
     let store = store(memory.clone());
     put_object(&memory, "p/backups/b/b-results.gz", "no gzip").await;
     let error = store.get::<Results>(&name()).await.unwrap_err();
-    let expected = "\"p/backups/b/b-results.gz\" cannot be used: it is damaged: ";
+    let expected = "\"p/backups/b/b-results.gz\" cannot be used: the file is damaged: ";
     assert!(error_chain(&error).starts_with(expected), "{}", error_chain(&error));
     put_object(&memory, "p/backups/b/velero-backup.json", vec![b' '; 17 << 20]).await;
     let error = store.backup(&name()).await.unwrap_err();
-    assert!(error_chain(&error).contains("larger than the 3145728 bytes"), "{error}");
+    assert!(error_chain(&error).contains("larger than 3145728 bytes"), "{error}");
     for (from, to) in [("\"b\"", "\"c\""), ("Backup", "Restore"), ("velero.io/v1", "v1")] {
         let record = bowline_store::encode::json_indented(&backup("u", "Completed")).unwrap();
         let record = String::from_utf8(record.to_vec()).unwrap().replace(from, to);
         put_object(&memory, "p/backups/b/velero-backup.json", record).await;
         let error = store.backup(&name()).await.unwrap_err();
         assert!(
-            error_chain(&error).contains("not of velero.io/v1 Backup \"b\""),
+            error_chain(&error).contains("not to velero.io/v1 Backup \"b\""),
             "{}",
             error_chain(&error)
         );

@@ -77,14 +77,14 @@ fn errors_name_the_config_key() {
         (&[("roots", "/a"), ("repository", "/r")], "needs a password"),
         (&[("roots", "/a"), ("repository", "r"), ("passwordFile", "/x")], "\"passwordFile\": /x"),
         (&[("roots", "/a"), ("repository", "sftp:x")], "\"repository\": "),
-        (&[("roots", "/a"), ("region", "eu/../x")], "\"region\" is no region"),
+        (&[("roots", "/a"), ("region", "eu/../x")], "\"region\" is not a region"),
         (
             &[("roots", "/a"), ("root", "/a")],
             "\"root\" is not known; there are credentialsFile, keepLocal, node, passwordFile, \
              region, repository, roots, stateDir, uploadLimit",
         ),
-        (&[("roots", "/a"), ("uploadLimit", "0")], "\"uploadLimit\" is no number of bytes"),
-        (&[("roots", "/a"), ("uploadLimit", "10M")], "\"uploadLimit\" is no number of bytes"),
+        (&[("roots", "/a"), ("uploadLimit", "0")], "\"uploadLimit\" is not a number of bytes"),
+        (&[("roots", "/a"), ("uploadLimit", "10M")], "\"uploadLimit\" is not a number of bytes"),
     ] {
         let error = refusal_message(pairs);
         assert!(error.contains(words), "{pairs:?}: {error}");

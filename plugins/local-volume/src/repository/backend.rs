@@ -82,7 +82,7 @@ impl ReadBackend for ObjectStoreBackend {
         let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         if kind == FileType::Config {
             let path = Path::from(CONFIG);
-            let found = self.run("look at", &path, async {
+            let found = self.run("check", &path, async {
                 match self.store.head(&path).await {
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
                     found => found.map(Some),

@@ -40,19 +40,22 @@ pub(crate) struct Bucket {
 /// Reasons why a text is not a location. Never repeats a part that may be secret.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidLocation {
-    #[error("it is neither an absolute path nor begins with `s3:`; other stores are not built in")]
+    #[error(
+        "the value is neither an absolute path nor begins with `s3:`; other stores are not \
+         supported"
+    )]
     Other,
     #[error(transparent)]
     Path(#[from] InvalidPath),
-    #[error("what follows `s3:` is no address: it is `https://host/bucket/prefix`")]
+    #[error("no valid URL follows `s3:`; expected `https://host/bucket/prefix`")]
     Address,
     #[error("the address holds credentials; put them into the credential of the location")]
     Secret,
-    #[error("{0:?} is no bucket")]
+    #[error("{0:?} is not a valid bucket name")]
     Bucket(String),
-    #[error("{0:?} is no prefix: it has an empty part, or a part `.` or `..`")]
+    #[error("{0:?} is not a valid prefix: expected no empty part and no part `.` or `..`")]
     Prefix(String),
-    #[error("the link-local address {0} is refused: it is that of a cloud's metadata")]
+    #[error("the link-local address {0} is refused: cloud metadata services use it")]
     LinkLocal(IpAddr),
     #[error(
         "S3 needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the credential of the location"

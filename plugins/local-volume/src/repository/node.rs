@@ -25,19 +25,20 @@ const GO_BITS: [(u32, u32); 3] = [(0o4000, 1 << 23), (0o2000, 1 << 22), (0o1000,
 /// Reasons why an entry cannot be converted.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnsupportedEntry {
-    #[error("its time is out of range")]
+    #[error("the modification time is out of range")]
     Time,
     #[error(
-        "the name of its extended attribute {0:?} is no UTF-8, which the repository cannot keep"
+        "the name of extended attribute {0:?} is not valid UTF-8 and cannot be stored in the \
+         repository"
     )]
     Attribute(CString),
-    #[error("the repository does not say its {0}")]
+    #[error("the repository has no {0} for it")]
     MissingField(&'static str),
-    #[error("its name, its target or the name of an extended attribute has a NUL in it")]
+    #[error("the name, the target or the name of an extended attribute contains a NUL")]
     Nul,
-    #[error("its name is that of no entry")]
+    #[error("the name is not a valid file name")]
     Name,
-    #[error("it is no folder and yet has entries")]
+    #[error("an entry that is not a folder has entries")]
     Subtree,
 }
 

@@ -8,9 +8,10 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rustic_core::repofile::Node;
 use rustic_core::{IndexedFull, LsOptions, Repository};
 use rustix::fs::{AtFlags, linkat};
@@ -68,7 +69,7 @@ pub(super) fn restore_tree<S: IndexedFull + Sync>(
         drop(files);
         walked
     });
-    if let Some(failed) = lock(&work.failed).take() {
+    if let Some(failed) = work.failed.lock().take() {
         return Err(failed);
     }
     for PendingLink { dir, name, first } in walked? {
@@ -78,22 +79,18 @@ pub(super) fn restore_tree<S: IndexedFull + Sync>(
     Ok(())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<S: IndexedFull> RestoreWork<'_, S> {
     fn write_files(&self, waiting: &Mutex<Receiver<PendingFile>>) {
         loop {
-            let next = lock(waiting).recv();
+            let next = waiting.lock().recv();
             let Ok(file) = next else { return };
             // After a failure the remaining files are received and dropped, so that the sender does
             // not block.
-            if lock(&self.failed).is_some() {
+            if self.failed.lock().is_some() {
                 continue;
             }
             if let Err(failed) = self.write(file) {
-                lock(&self.failed).get_or_insert(failed);
+                self.failed.lock().get_or_insert(failed);
             }
         }
     }
@@ -122,7 +119,7 @@ impl<S: IndexedFull> RestoreWork<'_, S> {
             if let Some(reason) = self.stop.reason() {
                 return Err(RepositoryError::Stopped(reason.to_owned()));
             }
-            if lock(&self.failed).is_some() {
+            if self.failed.lock().is_some() {
                 break;
             }
             let entry = from_node(&node).map_err(unfit(&path))?;
@@ -192,8 +189,9 @@ impl<S: IndexedFull> RestoreWork<'_, S> {
         dumped.map_err(library_error("read a file of", self.stop))?;
         file.finish().map_err(TreeFailed::io("write", &path))?;
         if remaining > 0 {
-            let short =
-                io::Error::other(format!("{remaining} bytes of it are not in the repository"));
+            let short = io::Error::other(format!(
+                "{remaining} bytes of the file are not in the repository"
+            ));
             return Err(TreeFailed::io("restore", &path)(short).into());
         }
         destination.set_metadata(&meta, &xattrs)?;
@@ -225,7 +223,9 @@ impl io::Write for ContentWriter<'_> {
         let remaining = self.remaining.checked_sub(bytes.len() as u64);
         let written = match (self.stop.reason(), remaining) {
             (Some(reason), _) => Err(io::Error::other(reason.to_owned())),
-            (None, None) => Err(io::Error::other("the repository has more of it than it says")),
+            (None, None) => {
+                Err(io::Error::other("the repository has more bytes of the file than recorded"))
+            }
             (None, Some(remaining)) => {
                 self.file.write_all(bytes).map(|()| self.remaining = remaining)
             }

@@ -195,7 +195,7 @@ impl Read for ContentReader {
         match self.remaining.checked_sub(length as u64) {
             Some(remaining) if !is_end || remaining == 0 => self.remaining = remaining,
             // A clone never changes, so this is corruption or a bug.
-            _ => return Err(self.fail(io::Error::other("it has another length than it had"))),
+            _ => return Err(self.fail(io::Error::other("the length of the file has changed"))),
         }
         self.source.limiter.wait_for(length as u64, &self.source.stop);
         self.source.progress.done.fetch_add(length as u64, Relaxed);
@@ -220,7 +220,7 @@ impl TreeWalk {
     fn top_entry(&mut self) -> Result<(PathBuf, TreeEntry), TreeError> {
         let path = PathBuf::new();
         let tree = self.source.tree.as_fd();
-        let meta = Meta::of(tree).map_err(TreeError::io("look at", &path))?;
+        let meta = Meta::of(tree).map_err(TreeError::io("check", &path))?;
         let meta = meta.ok_or_else(|| TreeError::Type { path: path.clone() })?;
         let xattrs =
             xattr::read(tree, c".").map_err(TreeError::io("read the attributes of", &path))?;
@@ -244,7 +244,7 @@ impl TreeWalk {
         let folder =
             beneath::open_folder(self.source.tree.as_fd(), above).map_err(failed("open"))?;
         let folder = folder.as_fd();
-        let meta = Meta::at(folder, &name).map_err(failed("look at"))?;
+        let meta = Meta::at(folder, &name).map_err(failed("check"))?;
         let meta = meta.ok_or_else(|| TreeError::Type { path: path.clone() })?;
         let xattrs = xattr::read(folder, &name).map_err(failed("read the attributes of"))?;
         let target = match meta.kind {

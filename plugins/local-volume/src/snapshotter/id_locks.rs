@@ -1,9 +1,10 @@
 //! Serializes calls with the same id.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bowline_plugin_sdk::tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use parking_lot::Mutex;
 
 use crate::id::Id;
 
@@ -15,7 +16,7 @@ impl IdLocks {
     /// Waits for the lock of an id, which is held until the guard is dropped.
     pub(super) async fn lock(&self, id: &Id) -> OwnedMutexGuard<()> {
         let id_lock = {
-            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut turns = self.0.lock();
             turns.retain(|_, turn| turn.strong_count() > 0);
             let found = turns.get(id).and_then(Weak::upgrade);
             found.unwrap_or_else(|| {

@@ -87,7 +87,7 @@ impl SnapshotterSession {
     pub(super) fn remove_leftovers(&self) {
         let roots: Vec<_> = self.roots.open_all().flatten().collect();
         let warn = |error: &(dyn std::error::Error + 'static)| {
-            tracing::warn!("cannot remove what was left behind: {}", error_chain(error));
+            tracing::warn!("cannot remove leftovers: {}", error_chain(error));
         };
         let set_aside = || {
             for failed in roots.iter().filter_map(|root| volume::rename_leftovers(root).err()) {
@@ -173,7 +173,11 @@ impl SnapshotterSession {
             let cloned = clone::clone_tree(data.as_fd(), new.as_fd(), CloneSource::Static, &stop)?;
             let path = new.publish(id)?;
             let clone_summary = cloned.describe();
-            tracing::info!(snapshot = %id, volume = %path, "made of the clone on this node; {clone_summary}");
+            tracing::info!(
+                snapshot = %id,
+                volume = %path,
+                "created from the clone on this node; {clone_summary}"
+            );
             return Ok(path);
         }
         let missing = || match &record {
@@ -186,7 +190,7 @@ impl SnapshotterSession {
         let new = NewVolume::create(root)?;
         repository.restore(id, new.as_fd(), &stop)?;
         let path = new.publish(id)?;
-        tracing::info!(snapshot = %id, volume = %path, "made from the repository");
+        tracing::info!(snapshot = %id, volume = %path, "created from the repository");
         Ok(path)
     }
 
@@ -278,7 +282,7 @@ impl SnapshotterSession {
             }
             Noted::Begun { .. } => {
                 let description =
-                    format!("{clone_summary}; its upload was interrupted and can be done again");
+                    format!("{clone_summary}; the upload was interrupted and can be repeated");
                 progress_of(Running::Succeeded, all, description, created, created)
             }
             Noted::Failed { started, ended, error } => progress_of(

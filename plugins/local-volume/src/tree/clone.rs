@@ -14,9 +14,10 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, linkat, readlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -161,7 +162,7 @@ struct BusyGuard<'w, 'a>(&'w CloneWork<'a>);
 
 impl Drop for BusyGuard<'_, '_> {
     fn drop(&mut self) {
-        lock(&self.0.queue).busy -= 1;
+        self.0.queue.lock().busy -= 1;
         self.0.changed.notify_all();
     }
 }
@@ -210,10 +211,6 @@ impl From<TreeError> for EntryFailure {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<'a> CloneWork<'a> {
     fn new(
         from: BorrowedFd<'a>,
@@ -222,7 +219,7 @@ impl<'a> CloneWork<'a> {
         stop: &'a StopSignal,
     ) -> Result<Self, TreeError> {
         let path = PathBuf::new();
-        let meta = Meta::of(from).map_err(TreeError::io("look at", &path))?;
+        let meta = Meta::of(from).map_err(TreeError::io("check", &path))?;
         let meta = meta.ok_or_else(|| TreeError::Type { path: path.clone() })?;
         let xattrs = xattr::read(from, c".");
         let xattrs = xattrs.map_err(TreeError::io("read the extended attributes of", &path))?;
@@ -248,13 +245,13 @@ impl<'a> CloneWork<'a> {
         while let Some((dir, _busy)) = self.next_folder() {
             if let Err(failed) = self.clone_folder(&dir).and_then(|()| finish_if_last(dir, self.to))
             {
-                lock(&self.queue).failed.get_or_insert(failed);
+                self.queue.lock().failed.get_or_insert(failed);
             }
         }
     }
 
     fn next_folder(&self) -> Option<(Arc<Dir>, BusyGuard<'_, 'a>)> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         loop {
             if queue.failed.is_some() {
                 return None;
@@ -266,7 +263,7 @@ impl<'a> CloneWork<'a> {
             if queue.busy == 0 {
                 return None;
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut queue);
         }
     }
 
@@ -317,7 +314,7 @@ impl<'a> CloneWork<'a> {
 
     fn try_clone_entry(&self, step: EntryStep<'_>) -> Result<(), EntryFailure> {
         let EntryStep { from, name, .. } = step;
-        let meta = Meta::at(from, name).map_err(step.read_failure("look at"))?;
+        let meta = Meta::at(from, name).map_err(step.read_failure("check"))?;
         let meta = meta.ok_or_else(|| TreeError::Type { path: step.path() })?;
         if meta.is_mount {
             return Err(TreeError::Mount { path: step.path() }.into());
@@ -331,7 +328,7 @@ impl<'a> CloneWork<'a> {
                 step.destination().create_dir()?;
                 let parent = Some(Arc::clone(step.dir));
                 let dir = Arc::new(Dir { path: step.path(), meta, xattrs, parent });
-                lock(&self.queue).waiting.push(dir);
+                self.queue.lock().waiting.push(dir);
                 self.changed.notify_one();
                 Ok(())
             }
@@ -349,7 +346,7 @@ impl<'a> CloneWork<'a> {
     /// True if a file has been encountered under another name. Then this name becomes a link later;
     /// otherwise it is the first name.
     fn is_further_name(&self, key: (u64, u64), step: EntryStep<'_>) -> bool {
-        match lock(&self.first_names).entry(key) {
+        match self.first_names.lock().entry(key) {
             Entry::Vacant(vacant) => {
                 vacant.insert(step.path());
                 false
@@ -357,7 +354,7 @@ impl<'a> CloneWork<'a> {
             Entry::Occupied(_) => {
                 let link =
                     PendingLink { key, dir: Arc::clone(step.dir), name: step.name.to_owned() };
-                lock(&self.links).push(link);
+                self.links.lock().push(link);
                 true
             }
         }
@@ -366,7 +363,7 @@ impl<'a> CloneWork<'a> {
     fn clone_file(&self, step: EntryStep<'_>) -> Result<(), EntryFailure> {
         let file: File =
             beneath::open_entry(step.from, step.name).map_err(step.read_failure("open"))?.into();
-        let meta = Meta::of(file.as_fd()).map_err(step.read_failure("look at"))?;
+        let meta = Meta::of(file.as_fd()).map_err(step.read_failure("check"))?;
         let meta = meta.filter(|meta| meta.kind == Kind::File).ok_or(EntryFailure::Changed)?;
         let xattrs =
             xattr::read(step.from, step.name).map_err(step.read_failure("read attributes of"))?;
@@ -377,7 +374,7 @@ impl<'a> CloneWork<'a> {
         }
         let clone = step.destination().create_file().inspect_err(|_| {
             // The entry of this name is a different file.
-            key.map(|key| lock(&self.first_names).remove(&key));
+            key.map(|key| self.first_names.lock().remove(&key));
         })?;
         let outcome = content::clone_content(&file, &clone, meta.size, &self.sharing, self.stop);
         match outcome.map_err(TreeError::io("clone", &step.path()))? {
@@ -391,12 +388,12 @@ impl<'a> CloneWork<'a> {
 
     /// Creates the links, and returns the summary.
     fn finish(self) -> Result<CloneSummary, TreeError> {
-        let failed = lock(&self.queue).failed.take();
+        let failed = self.queue.lock().failed.take();
         if let Some(failed) = failed {
             return Err(failed);
         }
         loop {
-            let Some(link) = lock(&self.links).pop() else { break };
+            let Some(link) = self.links.lock().pop() else { break };
             self.create_link(&link)?;
             finish_if_last(link.dir, self.to)?;
         }
@@ -414,7 +411,7 @@ impl<'a> CloneWork<'a> {
         let path = join(&dir.path, name);
         let failed = || TreeError::io("link", &path);
         let to = beneath::open_folder(self.to, &dir.path).map_err(failed())?;
-        let first = lock(&self.first_names).get(key).cloned();
+        let first = self.first_names.lock().get(key).cloned();
         let Some(first) = first else {
             // The first name was dropped, so this is cloned like any other file.
             let from = match beneath::open_folder(self.from, &dir.path) {

@@ -34,7 +34,7 @@ impl EntryDestination<'_> {
 
     /// Creates a folder. Its metadata is set once it is complete.
     pub(crate) fn create_dir(&self) -> Result<(), TreeError> {
-        mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.write_error("make folder"))
+        mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.write_error("create folder"))
     }
 
     /// Creates an empty file. Its metadata is set once its content is there.
@@ -53,7 +53,7 @@ impl EntryDestination<'_> {
         xattrs: &Xattrs,
     ) -> Result<(), TreeError> {
         symlinkat(target, self.folder, self.name)
-            .map_err(self.write_error("make symbolic link"))?;
+            .map_err(self.write_error("create symbolic link"))?;
         self.set_metadata(meta, xattrs)
     }
 
@@ -69,7 +69,7 @@ impl EntryDestination<'_> {
             }
         };
         mknodat(self.folder, self.name, kind, PRIVATE_FILE, device)
-            .map_err(self.write_error("make special file"))?;
+            .map_err(self.write_error("create special file"))?;
         self.set_metadata(meta, xattrs)
     }
 

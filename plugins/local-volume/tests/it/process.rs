@@ -213,7 +213,7 @@ async fn secrets_reach_neither_errors_nor_the_log() {
     assert!(error.message().contains("the password does not open"), "{error}");
     log += &hosted.log();
     hosted.host.shut_down().await;
-    assert!(log.contains("made the repository") && log.contains("7 bytes"), "{log}");
+    assert!(log.contains("created the repository") && log.contains("7 bytes"), "{log}");
     for text in [&log, error.message(), &env.record_of(&snapshot).to_string()] {
         assert!(!text.contains("hunter"), "{text}");
     }

@@ -190,7 +190,7 @@ async fn interrupted_upload_is_reported_and_repeated() {
     // A server that asks before it calls again must not wait for what nobody does.
     let progress = env.plugin.progress(&snapshot).await.unwrap();
     assert_eq!(progress.state, State::Succeeded);
-    assert!(progress.description.ends_with("can be done again"), "{progress:?}");
+    assert!(progress.description.ends_with("can be repeated"), "{progress:?}");
     env.plugin.upload_snapshot(&snapshot).await.unwrap();
 }
 
@@ -245,7 +245,7 @@ async fn incomplete_upload_is_discarded() {
     let snapshot = env.snapshot("r-1").await.unwrap();
     let error = env.plugin.upload_snapshot(&snapshot).await.unwrap_err();
     assert!(error.message().starts_with(r#"cannot upload "bad\nfile": "#), "{error}");
-    assert!(error.message().contains("is no UTF-8"), "{error}");
+    assert!(error.message().contains("is not valid UTF-8"), "{error}");
     assert_eq!(names(&env.path("repository/snapshots")), [""; 0]);
     assert!(env.clone_of(&snapshot).exists());
     assert_same(&listing::of(&env.restore(&snapshot).await.unwrap()), &listing::of(&env.volume()));

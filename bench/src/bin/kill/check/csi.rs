@@ -155,8 +155,7 @@ mod tests {
 
     #[test]
     fn snapshot_is_lost_if_no_file_or_warning_names_it() {
-        let notice = "persistentvolumeclaims/c: the VolumeSnapshot n/v1 that was made for it may be \
-                      left over: why";
+        let notice = "persistentvolumeclaims/c: the VolumeSnapshot n/v1 may be left over: why";
         let both = [("s1", "n/v1"), ("s2", "n/v2")];
         for (run, expected) in [
             (backup(&[("s1", "n/v1")], &["s1"], &[]), 0),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn leftover_warning(request: &str) -> String {
-        format!("persistentvolumes/v: may be left over: look for the tag t={request}")
+        format!("persistentvolumes/v: may be left over; if it exists, its tag is t={request}")
     }
 
     /// Backup of the volume `v`.
@@ -312,10 +312,10 @@ mod tests {
             ..RunEvidence::default()
         };
         let (first, second) = (restored_volume("vol-1", "s", 0), restored_volume("vol-2", "s", 1));
-        let of_snapshot = "the server ended while p made a volume from the snapshot s for it: it \
-                           may be left over";
-        let of_volume = "the volume vol-1, which was made for it, is left over: why";
-        let other = "the volume vol-11, which was made from s1, is left over: why";
+        let of_snapshot = "the server stopped while plugin p created a volume from snapshot s; the \
+                           volume, if it exists, may be left over";
+        let of_volume = "volume vol-1, which plugin p created from snapshot t, is left over: why";
+        let other = "volume vol-11, which plugin p created from snapshot s1, is left over: why";
         for (run, expected) in [
             (run(&[&second], &[]), [0, 0]),
             (run(&[&first], &[]), [1, 0]),

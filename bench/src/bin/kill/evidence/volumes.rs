@@ -185,7 +185,8 @@ pub(crate) async fn collect_deletion_evidence(
 /// while it runs has no results file that could name them.
 fn log_leftover_warnings(log: &str) -> impl Iterator<Item = String> {
     let is_notice = |line: &&str| {
-        line.contains("level=error") && line.contains("plugins of version 1 cannot be asked for it")
+        line.contains("level=error")
+            && line.contains("plugins of version 1 cannot search for snapshots")
     };
     log.lines().filter(is_notice).map(str::to_owned)
 }
@@ -234,8 +235,8 @@ mod tests {
 
     #[test]
     fn log_names_possible_leftovers_of_version_1_plugins() {
-        let text = "msg=\"the snapshot of v with the tag t=r may be left over: plugins of version 1 \
-                    cannot be asked for it\"";
+        let text = "msg=\"snapshot of volume v with the tag t=r may be left over: plugins of version 1 \
+             cannot search for snapshots\"";
         let log = format!("level=info {text}\nlevel=error {text}\nlevel=error msg=\"no\"");
         assert_eq!(
             log_leftover_warnings(&log).collect::<Vec<_>>(),
@@ -245,11 +246,10 @@ mod tests {
 
     #[test]
     fn only_warnings_about_volumes_count() {
-        let volume = "persistentvolumes/v: what it had made, if anything, may be left over";
-        let item = "pods/p: what it had begun, if anything, may be left over";
-        let csi = "persistentvolumeclaims/c: the VolumeSnapshot n/v that was made for it may be left \
-                   over: why";
-        let claim = "persistentvolumeclaims/c: what it had begun, if anything, may be left over";
+        let volume = "persistentvolumes/v: the volume, if it exists, may be left over";
+        let item = "pods/p: results of the first call may be left over";
+        let csi = "persistentvolumeclaims/c: the VolumeSnapshot n/v may be left over: why";
+        let claim = "persistentvolumeclaims/c: results of the first call may be left over";
         let all = [volume, item, "persistentvolumes/v: it is old", csi, claim];
         assert_eq!(volume_leftover_warnings(all.into_iter()), [volume, csi]);
     }

@@ -152,11 +152,14 @@ mod tests {
         };
         let failing = location(&[
             condition("Synced", "False", "access denied"),
-            condition("Degraded", "True", "1 backup is left out"),
+            condition("Degraded", "True", "1 backup is not synced into the cluster"),
         ]);
         let warning = failing.warning().unwrap();
         assert!(warning.contains("`l` is not synced: access denied"), "{warning}");
-        assert!(warning.contains("`l` is degraded: 1 backup is left out"), "{warning}");
+        assert!(
+            warning.contains("`l` is degraded: 1 backup is not synced into the cluster"),
+            "{warning}"
+        );
         let well = [condition("Synced", "True", ""), condition("Degraded", "False", "")];
         assert_eq!(location(&well).warning(), None);
     }

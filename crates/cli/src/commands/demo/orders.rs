@@ -8,12 +8,13 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use parking_lot::Mutex;
 
 /// File that requests a pause, and the file that confirms it.
 const HOLD_REQUEST_FILE: &str = "hold";
@@ -71,7 +72,7 @@ impl OrderDatabase {
 
     /// Last pause; none if none has ended.
     pub(super) fn last_hold(&self) -> Option<Hold> {
-        *self.last_hold.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.last_hold.lock()
     }
 
     /// Ends the database. Returns an error if a write failed.
@@ -140,7 +141,7 @@ impl Writer {
             std::thread::sleep(WRITE_INTERVAL);
         }
         let hold = Hold { bytes: self.bytes, duration: started.elapsed() };
-        *self.last_hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+        *self.last_hold.lock() = Some(hold);
         fs::remove_file(answer)
     }
 }

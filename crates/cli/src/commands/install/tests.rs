@@ -121,7 +121,7 @@ fn invalid_installation_is_refused_before_any_change() {
                 "--",
                 "--leader-elect-renew-deadline=20s",
             ],
-            "server flags are not valid: a lease that is renewed each 2s, given up after 20s",
+            "server flags are not valid: invalid Lease times: retry period 2s, renew deadline 20s",
         ),
         (
             &["--no-secret", "--no-default-backup-location", "--", "--identity=a"],

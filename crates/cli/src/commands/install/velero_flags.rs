@@ -6,6 +6,9 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use crate::commands::server;
 use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, NO_FILE_BACKUP};
 
+/// Heading of these flags in the help.
+pub(super) const SERVER_FLAGS_HEADING: &str =
+    "Server flags that `velero install` has; put all others after `--`";
 /// Flags of the server, with the same meaning there.
 const SERVER_FLAG_IDS: [&str; 6] = [
     "concurrent_backups",
@@ -24,7 +27,7 @@ impl clap::Args for ServerFlags {
     fn augment_args(command: Command) -> Command {
         let server_command = <server::Args as clap::Args>::augment_args(Command::new("server"));
         let is_shared = |arg: &&Arg| SERVER_FLAG_IDS.contains(&arg.get_id().as_str());
-        let arg = |arg: &Arg| arg.clone().help_heading("Server flags");
+        let arg = |arg: &Arg| arg.clone().help_heading(SERVER_FLAGS_HEADING);
         command.args(server_command.get_arguments().filter(is_shared).map(arg))
     }
 

@@ -8,8 +8,21 @@ use bowline_api::server_status_request::PluginInfo;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::table::Format;
+use crate::listing::ObjectFormat;
 use crate::{flags, listing, output, server_status};
+
+/// How plugins are printed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// Human-readable table
+    Table,
+    /// Answer of the server as JSON
+    Json,
+    /// Answer of the server as YAML
+    Yaml,
+    /// One name of a plugin per line
+    Name,
+}
 
 /// List the server's plugins
 #[derive(Debug, clap::Args)]
@@ -27,14 +40,15 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let installation = Installation::connect(installation).await?;
     let mut answer = server_status::request_status(&installation, args.timeout).await?;
     sort_plugins(&mut answer);
-    match args.output.object_format() {
-        Some(format) => output::print_data(listing::format_value(&answer, format)?)?,
-        None if args.output == Format::Name => {
+    match args.output {
+        Format::Json => output::print_data(listing::format_value(&answer, ObjectFormat::Json)?)?,
+        Format::Yaml => output::print_data(listing::format_value(&answer, ObjectFormat::Yaml)?)?,
+        Format::Name => {
             let plugins = answer.status.unwrap_or_default().plugins;
             let line = |plugin: &PluginInfo| output::strip_control_chars(&plugin.name) + "\n";
             output::print_data(plugins.iter().map(line).collect::<String>())?;
         }
-        None => output::print_data(table(&answer.status.unwrap_or_default().plugins))?,
+        Format::Table => output::print_data(table(&answer.status.unwrap_or_default().plugins))?,
     }
     Ok(Exit::Success)
 }

@@ -138,13 +138,13 @@ mod tests {
             plugin(Kind::ObjectStore, "x.io/store", AppliesTo::Nothing),
             plugin(Kind::DeleteItemAction, "x.io/delete", broken),
         ];
-        let reason = "it lists ObjectStore x.io/store, twice".to_owned();
+        let reason = "the binary lists ObjectStore x.io/store twice".to_owned();
         let problems = vec![Problem { command: "/p".into(), reason }];
         let inspection = Inspection { plugins, problems };
         assert_eq!(
             warnings(&inspection),
             [
-                "it lists ObjectStore x.io/store, twice",
+                "the binary lists ObjectStore x.io/store twice",
                 "DeleteItemAction x.io/delete does not report what it applies to: panic: oh goroutine 1",
             ]
         );

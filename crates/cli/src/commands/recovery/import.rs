@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_existing: bool,
 
-    /// Make the backup locations read-only, for as long as another cluster still writes to them
+    /// Make the backup locations read-only, so that no backup in them expires or is deleted
     #[arg(long)]
     read_only: bool,
 

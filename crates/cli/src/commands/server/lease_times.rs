@@ -81,7 +81,7 @@ mod tests {
     fn contradictory_lease_times_are_refused() {
         assert_eq!(parse(&[]), Ok(LeaseTimings::default()));
         let error = parse(&["--leader-elect-renew-deadline=20s"]).unwrap_err();
-        assert!(error.contains("given up after 20s and lasts 15s"), "{error}");
+        assert!(error.contains("renew deadline 20s, Lease duration 15s"), "{error}");
         let longer = ["--leader-elect-renew-deadline=20s", "--leader-elect-lease-duration=30s"];
         assert_eq!(parse(&longer).unwrap().renew_deadline, Duration::from_secs(20));
         let error = parse(&["--leader-elect-lease-duration=601s"]).unwrap_err();

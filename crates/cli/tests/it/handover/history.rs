@@ -1,7 +1,7 @@
 //! What became of Schedules and Backups, as the API server tells it: every change, in the order of its versions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bowline_api::{Backup, BackupPhase, Schedule};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::{TestEnv, cluster};
@@ -125,14 +126,14 @@ impl History {
     }
 
     fn insert(&self, version: u64, change: Change) {
-        let mut changes = self.1.lock().unwrap();
-        self.0.lock().unwrap().insert((version, changes.len()));
+        let mut changes = self.1.lock();
+        self.0.lock().insert((version, changes.len()));
         changes.push(change);
     }
 
     fn changes(&self) -> Vec<Change> {
-        let changes = self.1.lock().unwrap();
-        let order = self.0.lock().unwrap();
+        let changes = self.1.lock();
+        let order = self.0.lock();
         order.iter().map(|(_, number)| changes[*number].clone()).collect()
     }
 

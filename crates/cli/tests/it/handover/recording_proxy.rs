@@ -4,8 +4,10 @@
 
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 /// How long a request is held at most, and how long the bucket may take.
 const HOLD_TIMEOUT: Duration = Duration::from_mins(3);
@@ -88,7 +90,7 @@ impl RecordingProxy {
                 std::thread::spawn(move || {
                     let mut was_held = false;
                     let _ = shared.serve(stream, connected, &mut was_held);
-                    shared.lock().released += usize::from(was_held);
+                    shared.state.lock().released += usize::from(was_held);
                     shared.changed.notify_all();
                 });
             }
@@ -102,30 +104,26 @@ impl RecordingProxy {
 
     /// What has reached the bucket.
     pub(crate) fn writes(&self) -> Vec<RecordedWrite> {
-        self.shared.lock().writes.clone()
+        self.shared.state.lock().writes.clone()
     }
 
     /// Holds the next request that fits.
     pub(crate) fn hold_next(&self, matcher: RequestMatcher) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         (state.matcher, state.held_path, state.release) = (Some(matcher), None, None);
     }
 
     /// The path of the request that is held, if there is one by then.
     pub(crate) fn wait_for_held(&self, wait: Duration) -> Option<String> {
-        let state = self.shared.lock();
-        let (state, _) = self
-            .shared
-            .changed
-            .wait_timeout_while(state, wait, |state| state.held_path.is_none())
-            .unwrap();
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while_for(&mut state, |state| state.held_path.is_none(), wait);
         state.held_path.clone()
     }
 
     /// Lets the request go that is held, and holds no other. Returns when it has met its fate: the server need only
     /// look.
     pub(crate) fn release(&self, mode: ReleaseMode) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.matcher = None;
         if state.held_path.is_none() {
             return;
@@ -133,19 +131,13 @@ impl RecordingProxy {
         state.release = Some(mode);
         self.shared.changed.notify_all();
         let released_before = state.released;
-        let wait = self
-            .shared
-            .changed
-            .wait_timeout_while(state, HOLD_TIMEOUT, |s| s.released == released_before);
-        assert!(!wait.unwrap().1.timed_out(), "what was held is still there");
+        let is_held = |state: &mut ProxyState| state.released == released_before;
+        let wait = self.shared.changed.wait_while_for(&mut state, is_held, HOLD_TIMEOUT);
+        assert!(!wait.timed_out(), "what was held is still there");
     }
 }
 
 impl SharedProxyState {
-    fn lock(&self) -> MutexGuard<'_, ProxyState> {
-        self.state.lock().unwrap()
-    }
-
     /// Passes on one request, and its answer.
     fn serve(
         &self,
@@ -166,7 +158,7 @@ impl SharedProxyState {
         if !["GET", "HEAD"].contains(&method.as_str()) {
             let (method, path) = (method.clone(), path.clone());
             let write = RecordedWrite { connected, at, method, path, status };
-            self.lock().writes.push(write);
+            self.state.lock().writes.push(write);
         }
         if self.hold(&request, HoldPoint::After, was_held) == ReleaseMode::Disconnect {
             return Ok(());
@@ -176,7 +168,7 @@ impl SharedProxyState {
 
     /// Waits if the request is one to hold.
     fn hold(&self, request: &Request, hold_point: HoldPoint, was_held: &mut bool) -> ReleaseMode {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_match = |trap: RequestMatcher| {
             let path = request.path.split('?').next().unwrap_or_default();
             trap.hold_point == hold_point
@@ -189,10 +181,7 @@ impl SharedProxyState {
         *was_held = true;
         state.held_path = Some(request.path.clone());
         self.changed.notify_all();
-        let (mut state, _) = self
-            .changed
-            .wait_timeout_while(state, HOLD_TIMEOUT, |state| state.release.is_none())
-            .unwrap();
+        self.changed.wait_while_for(&mut state, |state| state.release.is_none(), HOLD_TIMEOUT);
         let mode = state.release.take().unwrap_or(ReleaseMode::Disconnect);
         (state.held_path, state.matcher) = (None, None);
         mode

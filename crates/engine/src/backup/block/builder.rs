@@ -115,8 +115,8 @@ impl<'a> BlockBuilder<'a> {
                 self.context.report.error(
                     ReportSubject::Run,
                     format!(
-                        "more than {MAX_BLOCK_ITEMS} items are said to belong together; the rest is backed \
-                         up apart from them"
+                        "more than {MAX_BLOCK_ITEMS} items belong to one item block; the rest is \
+                         backed up separately"
                     ),
                 );
                 block.extend(queue);
@@ -243,7 +243,7 @@ async fn fetch(
             None
         }
         Err(error) => {
-            let text = format!("{id}, which belongs to it, cannot be read: {error}");
+            let text = format!("related item {id} cannot be read: {error}");
             context.report.error(&of.id(), text);
             None
         }

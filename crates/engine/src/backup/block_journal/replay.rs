@@ -26,7 +26,7 @@ pub(in crate::backup) async fn replay(context: &Context, recovery: &Recovery, ar
         replay_block(context, ended, archive).await;
     }
     for intent in &recovered.in_flight {
-        snapshot::reclaim_in_flight(context, intent).await;
+        snapshot::reclaim_before_repeat(context, intent).await;
     }
     for begun in &recovered.unfinished {
         for intent in &begun.intents {
@@ -36,7 +36,7 @@ pub(in crate::backup) async fn replay(context: &Context, recovery: &Recovery, ar
             if intent.csi.is_some() {
                 csi::reclaim(context, intent).await;
             } else {
-                warn_unfinished(&context.report, intent, "and the plugin is shown it again");
+                warn_unfinished(&context.report, intent, "and the plugin processes the item again");
             }
         }
     }
@@ -47,8 +47,8 @@ fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
     let Intent { plugin, item, .. } = intent;
     let id: ResourceIdentifier = item.clone().into();
     let text = format!(
-        "the server ended while the plugin {plugin} had this item, {consequence}: what it had begun, if \
-         anything, may be left over"
+        "the server stopped while plugin {plugin} processed this item, {consequence}; results of \
+         the first call may be left over"
     );
     report.warn(&id, text);
 }
@@ -63,7 +63,7 @@ pub(in crate::backup) fn report_abandoned(report: &Report, recovered: &Recovered
     let intents = recovered.unfinished.iter().flat_map(|started| &started.intents);
     let is_of_item = |intent: &&Intent| intent.snapshot.is_none() && intent.csi.is_none();
     for intent in intents.filter(is_of_item) {
-        warn_unfinished(report, intent, "and the run does not go on");
+        warn_unfinished(report, intent, "and the backup is not resumed");
     }
     snapshot::warn_all_leftovers(report, recovered);
 }
@@ -119,8 +119,7 @@ async fn replay_block(context: &Context, ended: &BlockEnded, archive: &Archive) 
         }
         Err(error) => {
             let text = format!(
-                "what an earlier attempt kept of some items is lost, so that they are not in the \
-                 backup: {error}"
+                "items that an earlier attempt had saved are lost and not in the backup: {error}"
             );
             context.report.error(ReportSubject::Run, text);
         }

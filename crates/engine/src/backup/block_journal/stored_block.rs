@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,9 +17,9 @@ use crate::resource::GroupResource;
 /// Size limit of a stored block. A larger one is not stored, and repeated if necessary.
 const MAX_STORED_BLOCK_BYTES: u64 = 256 << 20;
 
-/// The pause before reading a stored block is retried; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Retries of reading a stored block, for half a minute.
+const READ_RETRIES: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_millis(500)).with_max_times(6);
 
 /// An item as it is stored in the bucket.
 #[derive(Serialize)]
@@ -47,12 +48,12 @@ pub(super) async fn store_block(
     let packed = match encode_block(stored.iter().map(|(object, _)| object)) {
         Ok(packed) => packed,
         Err(error) => {
-            tracing::warn!("a block cannot be kept in case the server ends: {error}");
+            tracing::warn!("an item block cannot be saved for a restart of the server: {error}");
             return None;
         }
     };
     if packed.len() as u64 > MAX_STORED_BLOCK_BYTES {
-        tracing::warn!("a block is too large to be kept in case the server ends");
+        tracing::warn!("an item block is too large to be saved for a restart of the server");
         return None;
     }
     let sha256 = digest(&packed);
@@ -65,7 +66,7 @@ pub(super) async fn store_block(
         }
         Err(error) => {
             let error = bowline_plugin::error_chain(&error);
-            tracing::warn!("a block cannot be kept in case the server ends: {error}");
+            tracing::warn!("an item block cannot be saved for a restart of the server: {error}");
             None
         }
     }
@@ -85,15 +86,15 @@ fn encode_block<'a>(objects: impl Iterator<Item = &'a Object>) -> serde_json::Re
 /// Reason why the stored items of a block are lost.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadBlockError {
-    #[error("object {0} is not in the bucket")]
+    #[error("file {0} is missing in the bucket")]
     Missing(u64),
     #[error("{}", bowline_plugin::error_chain(.0))]
     Read(bowline_store::Error),
-    #[error("object {0} in the bucket is not what was put there")]
+    #[error("file {0} in the bucket was changed")]
     Changed(u64),
     #[error(transparent)]
     Decode(#[from] serde_json::Error),
-    #[error("{0} is not served any more")]
+    #[error("{0} is no longer served")]
     NotServed(GroupResource),
     #[error(transparent)]
     Object(#[from] InvalidObject),
@@ -106,16 +107,8 @@ pub(super) async fn load_block(
 ) -> Result<Vec<Object>, LoadBlockError> {
     let Some(stored_block) = &ended.kept else { return Ok(Vec::new()) };
     let Context { store, request, .. } = context;
-    let mut pause = FIRST_PAUSE;
-    let read = loop {
-        match store.scratch(&request.uid, stored_block.number, MAX_STORED_BLOCK_BYTES).await {
-            Err(error) if error.is_retryable() && pause < LONGEST_PAUSE => {
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            read => break read,
-        }
-    };
+    let read = || store.scratch(&request.uid, stored_block.number, MAX_STORED_BLOCK_BYTES);
+    let read = read.retry(READ_RETRIES).when(bowline_store::Error::is_retryable).await;
     let packed = match read {
         Ok(Some(packed)) => packed,
         Ok(None) => return Err(LoadBlockError::Missing(stored_block.number)),

@@ -93,7 +93,9 @@ impl BackupItemAction for Action {
                 annotation::SNAPSHOTTER_LIST_SECRET_NAMESPACE,
             ),
         };
-        output.map_err(|error| Error::new(Code::Internal, format!("it cannot be read: {error}")))
+        output.map_err(|error| {
+            Error::new(Code::Internal, format!("the item cannot be read: {error}"))
+        })
     }
 }
 

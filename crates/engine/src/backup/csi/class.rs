@@ -41,7 +41,7 @@ pub struct ClassChoice<'a> {
 pub enum ClassError {
     /// The driver has no class.
     #[error(
-        "there is no VolumeSnapshotClass for its driver {driver}; create one if the driver can take \
+        "no VolumeSnapshotClass exists for driver {driver}; create one if the driver supports \
          snapshots{}", ignored_suffix(.ignored)
     )]
     NoClass {
@@ -52,8 +52,8 @@ pub enum ClassError {
     },
     /// The driver has several classes, and nothing determines which to use.
     #[error(
-        "its driver {driver} has several VolumeSnapshotClasses ({}); put the label {}=true on the one to \
-         use{}", .classes.join(", "), label::VOLUME_SNAPSHOT_CLASS, ignored_suffix(.ignored)
+        "driver {driver} has several VolumeSnapshotClasses ({}); set the label {}=true on the \
+         one to use{}", .classes.join(", "), label::VOLUME_SNAPSHOT_CLASS, ignored_suffix(.ignored)
     )]
     Ambiguous {
         /// The driver.
@@ -125,11 +125,11 @@ pub fn choose<'a>(
                 return Ok(ClassChoice { class, ignored });
             }
             Some(class) => ignored.push(format!(
-                "the VolumeSnapshotClass {name} that its {by} names is for the driver {}",
+                "VolumeSnapshotClass {name}, which the {by} names, is for driver {}",
                 class.driver
             )),
             None => ignored
-                .push(format!("the VolumeSnapshotClass {name} that its {by} names is not there")),
+                .push(format!("VolumeSnapshotClass {name}, which the {by} names, does not exist")),
         }
     }
     let of_driver: Vec<&Class> = classes.iter().filter(|class| class.driver == driver).collect();
@@ -182,7 +182,7 @@ mod tests {
         let none = BTreeMap::new;
         let of_claim = |name| named("velero.io/csi-volumesnapshot-class", name);
         let of_backup = |name| named("velero.io/csi-volumesnapshot-class_d.io", name);
-        let no_class = Err("there is no VolumeSnapshotClass");
+        let no_class = Err("no VolumeSnapshotClass exists");
         for (what, claim, backup, classes, expected) in [
             ("the claim wins", of_claim("a"), of_backup("b-default"), all.clone(), Ok("a")),
             ("then the backup", none(), of_backup("A"), all.clone(), Ok("a")),
@@ -200,7 +200,13 @@ mod tests {
             ),
             ("another driver's", none(), none(), vec![all[4].clone()], no_class),
             ("none at all", none(), none(), Vec::new(), no_class),
-            ("in vain", of_claim("z"), none(), Vec::new(), Err("z that its claim names is not")),
+            (
+                "in vain",
+                of_claim("z"),
+                none(),
+                Vec::new(),
+                Err("z, which the claim names, does not"),
+            ),
         ] {
             let chosen = choose("d.io", &claim, &backup, &classes);
             match (chosen, expected) {

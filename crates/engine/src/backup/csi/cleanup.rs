@@ -13,8 +13,8 @@ use crate::resource::Resources;
 use super::retention::{self, Discarded, SnapshotApi, Target};
 use super::{CsiSnapshotRecord, is_csi_operation};
 
-const NOT_REFERENCED: &str = "nothing in the backup leads to it";
-const API_NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
+const NOT_REFERENCED: &str = "no item in the backup refers to it";
+const API_NOT_SERVED: &str = "the cluster no longer serves VolumeSnapshots";
 
 /// Deletes the snapshots of a backup that no operation waits for.
 pub(in crate::backup) async fn discard_unreferenced(
@@ -39,8 +39,8 @@ pub(in crate::backup) async fn discard_unreferenced(
         return;
     }
     let Discarded { undeleted, not_found } =
-        if let Some(reach) = SnapshotApi::new(cluster, resources, backup) {
-            retention::discard(&reach, &targets).await
+        if let Some(api) = SnapshotApi::new(cluster, resources, backup) {
+            retention::discard(&api, &targets).await
         } else {
             let not_served = |target: &Target| (target.clone(), API_NOT_SERVED.to_owned());
             Discarded { undeleted: Vec::new(), not_found: targets.iter().map(not_served).collect() }
@@ -55,20 +55,19 @@ pub(in crate::backup) async fn discard_unreferenced(
         };
         let id = record.claim_id();
         if record.failure.is_none() {
-            let text = format!("its snapshot {} is not kept: {NOT_REFERENCED}", record.handle);
+            let text = format!("snapshot {} is not kept: {NOT_REFERENCED}", record.handle);
             report.warn(&id, text);
             record.failure = Some(NOT_REFERENCED.to_owned());
         }
         match (find(&undeleted, &target), find(&not_found, &target)) {
             (Some(reason), _) => {
-                let text = format!("{target} could not be deleted, and is left over: {reason}");
+                let text = format!("{target} could not be deleted and is left over: {reason}");
                 report.error(&id, text);
             }
             // The driver may still have the snapshot, and nothing else refers to it.
             (None, Some(missing)) if !record.handle.is_empty() => {
                 let text = format!(
-                    "there was nothing by which its snapshot {} could be deleted: {missing}; if the \
-                     driver still has it, that is left over",
+                    "snapshot {} could not be deleted: {missing}; the driver may still have it",
                     record.handle
                 );
                 report.warn(&id, text);

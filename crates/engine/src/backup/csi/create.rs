@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use bowline_api::label;
 use bowline_plugin::Item;
 use futures::future::{BoxFuture, join, join_all};
 use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use super::failure::{ApiMissing, CsiSnapshotError};
 use super::group::{self, CreatedGroup, GroupMembers};
@@ -27,10 +27,9 @@ use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// Number of attempts to label an object, if the obstacle may pass.
-const MAX_LABEL_ATTEMPTS: u32 = 5;
-/// The pause after the first attempt; it doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Retries of labelling an object, if the obstacle may pass.
+const LABEL_RETRIES: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_millis(200)).with_max_times(4);
 
 /// A requested snapshot.
 pub(in crate::backup) struct SnapshotAttempt {
@@ -196,7 +195,7 @@ pub(super) async fn create(
 }
 
 fn data_loss_message(record: &CsiSnapshotRecord, reason: &str) -> String {
-    format!("the data of its volume {} is not in the backup: {reason}", record.volume)
+    format!("the data of volume {} is not in the backup: {reason}", record.volume)
 }
 
 /// Records the facts about the snapshots of a block, when no pod is frozen any more. Failed ones are deleted, a group
@@ -231,7 +230,7 @@ async fn discard(context: &Context, targets: &[Target]) -> Vec<Target> {
     };
     let mut undeleted = Vec::new();
     for (target, reason) in retention::discard(&api, targets).await.undeleted {
-        tracing::warn!("{target} of a snapshot that failed is left for now: {reason}");
+        tracing::warn!("{target} of a failed snapshot could not be deleted yet: {reason}");
         undeleted.push(target);
     }
     undeleted
@@ -270,13 +269,15 @@ async fn with_members(context: &Context, attempts: Vec<SnapshotAttempt>) -> Vec<
                 }
                 (Some(_), Some(other)) => {
                     record.failure = Some(format!(
-                        "its group lacks the snapshot of the claim {other}, and a group is kept whole or \
-                         not at all"
+                        "the volume group has no snapshot of claim {other}, and a group is kept \
+                         as a whole or not at all"
                     ));
                 }
                 (None, _) => {
-                    let reason = found.error.as_deref().unwrap_or("it is not in the group");
-                    record.failure = Some(format!("no VolumeSnapshot was made of it: {reason}"));
+                    let reason =
+                        found.error.as_deref().unwrap_or("the group does not contain the claim");
+                    record.failure =
+                        Some(format!("no VolumeSnapshot was created for the claim: {reason}"));
                 }
             }
             all.push(one);
@@ -295,7 +296,7 @@ fn finish_failed(
     let leftover = attempt.leftover().filter(|target| undeleted.contains(target));
     let mut record = attempt.record;
     let reason = record.failure.clone().unwrap_or_default();
-    let text = format!("{} could not snapshot it: {reason}", record.driver);
+    let text = format!("driver {} created no snapshot: {reason}", record.driver);
     sink.report(context).error(&record.claim_id(), data_loss_message(&record, &text));
     match leftover {
         // A deleted object has no names.
@@ -312,7 +313,7 @@ fn finish_failed(
 
 async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<'_>) {
     let CsiSnapshotRecord { volume, name, driver, handle, .. } = &record;
-    tracing::info!(volume, snapshot = name, driver, handle, "a CSI snapshot was taken");
+    tracing::info!(volume, snapshot = name, driver, handle, "CSI snapshot created");
     if let Some(api) = SnapshotResources::of(context) {
         label_objects(context, &api, &record, sink).await;
         if let Some(Ok(classes)) = context.csi.classes.get()
@@ -353,19 +354,19 @@ async fn label_objects(
         // the start.
         Err(error) if !record.group_handle.is_empty() => {
             let text = format!(
-                "its VolumeSnapshot {name} cannot be labelled, so that only its group says whose it is: \
-                 {error}"
+                "VolumeSnapshot {name} cannot be labeled, so only its group identifies the \
+                 backup: {error}"
             );
             report.error(&id, text);
         }
         Err(error) => {
-            report.warn(&id, format!("its VolumeSnapshot {name} cannot be marked: {error}"));
+            report.warn(&id, format!("VolumeSnapshot {name} cannot be labeled: {error}"));
         }
     }
     match labelled_content {
         Ok(object) => sink.add_member(object),
         Err(error) => {
-            let text = format!("its VolumeSnapshotContent {content} cannot be labelled: {error}");
+            let text = format!("VolumeSnapshotContent {content} cannot be labeled: {error}");
             report.warn(&id, text);
         }
     }
@@ -378,18 +379,12 @@ async fn patch_with_retry(
     (namespace, name): (&str, &str),
     change: &Value,
 ) -> Result<Object, cluster::Error> {
-    let mut pause = FIRST_PAUSE;
-    for _ in 1..MAX_LABEL_ATTEMPTS {
-        match context.cluster.patch(resource, namespace, name, Subresource::None, change).await {
-            Err(error) if is_transient(&error) && !context.is_aborted() => {
-                tracing::debug!(name, "it is marked again: {error}");
-                sleep(pause).await;
-                pause *= 2;
-            }
-            marked => return marked,
-        }
-    }
-    context.cluster.patch(resource, namespace, name, Subresource::None, change).await
+    let patch = || context.cluster.patch(resource, namespace, name, Subresource::None, change);
+    patch
+        .retry(LABEL_RETRIES)
+        .when(|error| is_transient(error) && !context.is_aborted())
+        .notify(|error, _| tracing::debug!(name, "retrying to label the object: {error}"))
+        .await
 }
 
 /// True if the obstacle may pass without intervention.

@@ -6,9 +6,8 @@ use bowline_api::label::VOLUME_GROUP_SNAPSHOT_CLASS;
 use bowline_plugin::InvalidItem;
 
 use super::class::ClassError;
-use crate::cluster;
+use crate::cluster::{self, watch::WatchError};
 use crate::csi::GROUP_SNAPSHOT_API_GROUP;
-use crate::resource::GroupResource;
 
 /// Reason why a driver is not asked for a snapshot: the cluster or the driver does not support it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -27,8 +26,8 @@ pub(super) enum UnsupportedError {
 /// The cluster has no snapshot API.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
-    "the cluster does not serve snapshot.storage.k8s.io/v1; install the snapshot controller and its definitions if \
-     the driver can take snapshots"
+    "the cluster does not serve snapshot.storage.k8s.io/v1; install the snapshot controller and \
+     its CRDs if the driver supports snapshots"
 )]
 pub(super) struct ApiMissing;
 
@@ -37,14 +36,6 @@ pub(super) struct ApiMissing;
 #[error("VolumeSnapshotClasses cannot be listed: {0}")]
 pub(super) struct ClassListError(pub(super) String);
 
-/// A watch of a run failed. All snapshots of the run share it, so only the text of the error is kept.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{resource} cannot be followed: {error}")]
-pub(super) struct WatchError {
-    pub(super) resource: GroupResource,
-    pub(super) error: String,
-}
-
 /// Reason why a requested snapshot was not taken, or will not be requested.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsiSnapshotError {
@@ -52,16 +43,16 @@ pub(super) enum CsiSnapshotError {
     #[error(transparent)]
     Api(#[from] ApiMissing),
     /// The group snapshot API is gone.
-    #[error("{GROUP_SNAPSHOT_API_GROUP} is not served any more")]
+    #[error("the cluster no longer serves {GROUP_SNAPSHOT_API_GROUP}")]
     GroupApi,
     /// The VolumeSnapshot cannot be encoded.
-    #[error("its VolumeSnapshot cannot be written: {0}")]
+    #[error("the VolumeSnapshot cannot be encoded: {0}")]
     Encode(InvalidItem),
     /// The intent could not be written to the journal: a snapshot without a record could be left behind.
     #[error("the journal of the backup cannot be written")]
     NotJournaled,
     /// The VolumeSnapshot was not created.
-    #[error("its VolumeSnapshot cannot be created: {0}")]
+    #[error("the VolumeSnapshot cannot be created: {0}")]
     Create(cluster::Error),
     /// The VolumeGroupSnapshot was not created.
     #[error("the VolumeGroupSnapshot cannot be created: {0}")]
@@ -70,22 +61,22 @@ pub(super) enum CsiSnapshotError {
     #[error(transparent)]
     Watch(#[from] WatchError),
     /// The state of groups cannot be observed.
-    #[error("VolumeGroupSnapshots cannot be followed: {0}")]
+    #[error("VolumeGroupSnapshots cannot be watched: {0}")]
     WatchGroups(cluster::Error),
     /// The VolumeSnapshot was deleted meanwhile.
-    #[error("somebody has deleted its VolumeSnapshot")]
+    #[error("the VolumeSnapshot was deleted")]
     Deleted,
     /// The driver, or the snapshot controller, reported this error.
     #[error("{0}")]
     Driver(String),
     /// The driver has not taken the snapshot in time.
     #[error(
-        "its driver has not taken the snapshot within {} s (csiSnapshotTimeout){}", .limit.as_secs(),
+        "the driver has not created the snapshot within {} s (csiSnapshotTimeout){}", .limit.as_secs(),
         .last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
     )]
     TimedOut { limit: Duration, last_error: Option<String> },
     /// The driver has not taken the group in time.
-    #[error("its driver has not taken the snapshots of the group within {} s (csiSnapshotTimeout)", .0.as_secs())]
+    #[error("the driver has not created the snapshots of the group within {} s (csiSnapshotTimeout)", .0.as_secs())]
     GroupTimedOut(Duration),
     /// The backup was canceled.
     #[error("the backup was canceled")]
@@ -99,13 +90,13 @@ pub(super) enum GroupPlanError {
     #[error("the cluster does not serve {GROUP_SNAPSHOT_API_GROUP}")]
     Api,
     /// The API server has no claims.
-    #[error("the cluster does not serve claims any more")]
+    #[error("the cluster no longer serves claims")]
     NoClaims,
     /// The members could not be listed.
-    #[error("the claims with its label cannot be listed: {0}")]
+    #[error("the claims with the label of the group cannot be listed: {0}")]
     ListClaims(cluster::Error),
     /// The classes could not be listed.
-    #[error("its classes cannot be listed: {0}")]
+    #[error("VolumeGroupSnapshotClasses cannot be listed: {0}")]
     ListClasses(cluster::Error),
     /// The group would have other members than planned.
     #[error(transparent)]
@@ -123,12 +114,12 @@ pub(super) enum GroupPlanError {
 pub(super) enum GroupMembersError {
     /// Others have the label, too.
     #[error(
-        "it would take claims that this driver is not to snapshot now, and that have the same label: {}",
+        "other claims that are not to be snapshotted by this driver now have the same label: {}",
         shortened(.0)
     )]
     Others(Vec<String>),
     /// One has lost it.
-    #[error("the claim {0} has lost the label")]
+    #[error("claim {0} no longer has the label")]
     Lost(String),
 }
 
@@ -147,15 +138,15 @@ fn shortened(claims: &[String]) -> String {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum GroupClassError {
     /// The named class does not exist.
-    #[error("there is no VolumeGroupSnapshotClass {name} for the driver {driver}")]
+    #[error("no VolumeGroupSnapshotClass {name} exists for driver {driver}")]
     NotFound { name: String, driver: String },
     /// The driver has no class.
-    #[error("there is no VolumeGroupSnapshotClass for the driver {0}")]
+    #[error("no VolumeGroupSnapshotClass exists for driver {0}")]
     NoClass(String),
     /// The driver has several, and nothing determines which to use.
     #[error(
-        "several VolumeGroupSnapshotClasses are for the driver {0}; put the label {VOLUME_GROUP_SNAPSHOT_CLASS}=true \
-         on one of them"
+        "driver {0} has several VolumeGroupSnapshotClasses; set the label \
+         {VOLUME_GROUP_SNAPSHOT_CLASS}=true on one of them"
     )]
     Ambiguous(String),
 }

@@ -14,7 +14,7 @@ use bowline_api::{annotation, label};
 use bowline_plugin::Item;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::SnapshotResources;
 use super::class::Class;
@@ -22,6 +22,7 @@ use super::create::{self, CsiCreateFailure};
 use super::failure::{CsiSnapshotError, GroupClassError, GroupMembersError, GroupPlanError};
 use super::object::{Content, Snapshot};
 use super::plan::{CsiPlan, PlannedCsiSnapshot};
+use crate::backoff::Backoff;
 use crate::backup::{Context, snapshot};
 use crate::cluster::watch::{self, WaitOutcome};
 use crate::cluster::{self, Query};
@@ -104,8 +105,8 @@ pub(super) async fn plan(context: &Context, planned: &mut [PlannedCsiSnapshot]) 
             match &group {
                 Ok(group) => planned[place].plan = CsiPlan::Grouped(group.clone()),
                 Err(error) => planned[place].warnings.push(format!(
-                    "it is snapshotted at the same time as the others of its volume group, but not by \
-                     one VolumeGroupSnapshot: {error}"
+                    "the claim is snapshotted together with its volume group, but not by one \
+                     VolumeGroupSnapshot: {error}"
                 )),
             }
         }
@@ -310,7 +311,7 @@ pub(super) async fn find_members(
     claims: &BTreeSet<String>,
 ) -> GroupMembers {
     let deadline = Instant::now() + MEMBERS_TIMEOUT;
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut members = GroupMembers::default();
     loop {
         match read_members(context, api, group, &mut members).await {
@@ -321,8 +322,7 @@ pub(super) async fn find_members(
         if has_all || Instant::now() >= deadline || context.cancel.is_cancelled() {
             return members;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        backoff.wait().await;
     }
 }
 

@@ -168,7 +168,7 @@ async fn read_volumes(
             match context.cluster.get(resource, "", name).await {
                 Ok(Some(volume)) => facts.record_volume(&volume),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(volume = name, "it cannot be read: {error}"),
+                Err(error) => tracing::warn!(volume = name, "the claim cannot be read: {error}"),
             }
         };
         reads.push(read.boxed());

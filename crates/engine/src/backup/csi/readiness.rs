@@ -7,19 +7,20 @@
 //! again for a quarter of an hour. A content that does not change is therefore nudged, less and less often.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::label;
 use bowline_plugin::{Code, Error, Progress, Result, State};
-use futures::StreamExt as _;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use super::object::{CONTENTS, Content, resource};
+use crate::cluster::watch::{ReflectedState, Reflector};
 use crate::cluster::{self, Cluster, Query, Subresource, WatchEvent};
 use crate::operation::Operation;
 use crate::resource::Resource;
@@ -31,8 +32,6 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 const ERROR_GRACE: Duration = Duration::from_mins(5);
 /// Time the watch may take to start.
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before a refused watch is opened again.
-const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time without a change before a content is nudged; it doubles up to the longest.
 const FIRST_NUDGE: Duration = Duration::from_secs(10);
 const LONGEST_NUDGE: Duration = Duration::from_mins(5);
@@ -43,29 +42,22 @@ const NUDGED_ANNOTATION: &str = "bowline.io/nudged";
 pub struct ReadinessWatch {
     cluster: Arc<dyn Cluster>,
     selector: String,
-    shared: Arc<Shared>,
+    canceled: Mutex<HashSet<String>>,
     session: OnceCell<WatchSession>,
 }
 
 struct WatchSession {
     contents: Arc<Resource>,
+    reflector: Arc<Reflector<ContentViews>>,
     _watch: JoinSet<()>,
 }
 
 #[derive(Default)]
-struct Shared {
-    inner: Mutex<Inner>,
-    changes: watch::Sender<u64>,
-}
-
-#[derive(Default)]
-struct Inner {
-    has_started: bool,
+struct ContentViews {
     /// Contents as the watch reports them.
     contents: HashMap<String, ContentView>,
     /// Last known state of each content, from the watch or a read.
     last_seen: HashMap<String, ContentView>,
-    canceled: HashSet<String>,
     nudges: HashMap<String, Nudge>,
 }
 
@@ -87,7 +79,7 @@ impl ReadinessWatch {
     /// Follows the snapshots of a backup. No request is sent before the first poll.
     pub fn new(cluster: Arc<dyn Cluster>, backup: &str) -> Self {
         let selector = format!("{}={}", label::BACKUP_NAME, label::value(backup));
-        Self { cluster, selector, shared: Arc::default(), session: OnceCell::new() }
+        Self { cluster, selector, canceled: Mutex::default(), session: OnceCell::new() }
     }
 
     /// Progress of an operation.
@@ -97,25 +89,24 @@ impl ReadinessWatch {
         let name = content.map(|content| content.name.as_str()).ok_or_else(|| {
             Error::new(
                 Code::InvalidArgument,
-                "it does not say which VolumeSnapshotContent it is of",
+                "the operation does not name its VolumeSnapshotContent",
             )
         })?;
         let session = self.session.get_or_try_init(|| self.open()).await?;
-        let mut changes = self.shared.changes.subscribe();
-        let started = changes.wait_for(|_| self.shared.lock().has_started);
+        let reflector = &session.reflector;
         // Without the watch, contents are read one by one.
-        let _ = timeout(WATCH_START_TIMEOUT, started).await;
+        reflector.wait_until_open(Instant::now() + WATCH_START_TIMEOUT).await;
         let first = self.check_progress(session, name, operation).await?;
         if first.state != State::Running {
             return Ok(first);
         }
-        let before = self.shared.current_content(name);
-        let is_new = |_: &u64| {
-            let is_canceled = self.shared.lock().canceled.contains(operation.id.as_str());
-            is_canceled || self.shared.current_content(name) != before
+        let before = reflector.read(|views| views.current_content(name).cloned());
+        let news = |views: &ContentViews| {
+            let has_changed = views.current_content(name) != before.as_ref();
+            (has_changed || self.is_canceled(operation)).then_some(())
         };
-        let is_silent = timeout(POLL_TIMEOUT, changes.wait_for(is_new)).await.is_err();
-        if is_silent && self.shared.is_time_to_nudge(name, Instant::now()) {
+        let is_silent = reflector.wait_for(Instant::now() + POLL_TIMEOUT, news).await.is_none();
+        if is_silent && reflector.modify(|views| views.is_time_to_nudge(name, Instant::now())) {
             self.nudge(session, name).await;
         }
         self.check_progress(session, name, operation).await
@@ -128,16 +119,26 @@ impl ReadinessWatch {
         let patched =
             self.cluster.patch(&session.contents, "", name, Subresource::None, &change).await;
         if let Err(error) = patched {
-            tracing::debug!(content = name, "it cannot be nudged: {error}");
+            tracing::debug!(
+                content = name,
+                "the annotation that triggers the snapshot controller cannot be set: {error}"
+            );
         }
     }
 
     /// Asks for an operation to be stopped. A driver cannot be stopped: the operation ends, and the snapshot is
     /// deleted with the backup.
     pub fn cancel(&self, operation: &Operation) -> Result<()> {
-        self.shared.lock().canceled.insert(operation.id.to_string());
-        self.shared.notify();
-        Err(Error::new(Code::Unimplemented, "a CSI driver cannot be told to stop"))
+        self.canceled.lock().insert(operation.id.to_string());
+        // Wakes the pending polls.
+        if let Some(session) = self.session.get() {
+            session.reflector.wake();
+        }
+        Err(Error::new(Code::Unimplemented, "a CSI driver cannot cancel a snapshot"))
+    }
+
+    fn is_canceled(&self, operation: &Operation) -> bool {
+        self.canceled.lock().contains(operation.id.as_str())
     }
 
     async fn open(&self) -> Result<WatchSession> {
@@ -145,14 +146,13 @@ impl ReadinessWatch {
         let discovery = self.cluster.discover().await.map_err(unreachable)?;
         let resources = crate::backup::discover::resources(&discovery);
         let contents = resources.find(&resource(CONTENTS)).cloned().ok_or_else(|| {
-            Error::new(Code::NotFound, "the cluster does not serve VolumeSnapshotContents any more")
+            Error::new(Code::NotFound, "the cluster no longer serves VolumeSnapshotContents")
         })?;
         let query = Query { label_selector: self.selector.clone(), ..Query::default() };
-        let mut watch = JoinSet::new();
-        let (cluster, shared) = (Arc::clone(&self.cluster), Arc::clone(&self.shared));
-        let of = Arc::clone(&contents);
-        watch.spawn(async move { shared.run_watch(&*cluster, &of, query).await });
-        Ok(WatchSession { contents, _watch: watch })
+        let sources = [(Arc::clone(&contents), query)];
+        let reflector = Arc::new(Reflector::new(sources, ContentViews::default()));
+        let watch = reflector.spawn(&self.cluster);
+        Ok(WatchSession { contents, reflector, _watch: watch })
     }
 
     async fn check_progress(
@@ -161,18 +161,13 @@ impl ReadinessWatch {
         name: &str,
         operation: &Operation,
     ) -> Result<Progress> {
-        let (known, is_canceled) = {
-            let inner = self.shared.lock();
-            let is_canceled = inner.canceled.contains(operation.id.as_str());
-            (inner.contents.get(name).cloned(), is_canceled)
-        };
-        let view = match known {
+        let view = match session.reflector.read(|views| views.contents.get(name).cloned()) {
             Some(view) => view,
             None => self.read(session, name).await?,
         };
         Ok(operation_progress(
             &view,
-            is_canceled,
+            self.is_canceled(operation),
             operation.created,
             Instant::now(),
             Timestamp::now(),
@@ -186,15 +181,15 @@ impl ReadinessWatch {
         let content =
             found.and_then(|object| Content::read(&object.item).ok()).ok_or_else(|| {
                 let text = format!(
-                    "the VolumeSnapshotContent {name} is gone, and its snapshot may be gone with it"
+                    "VolumeSnapshotContent {name} was deleted, and its snapshot may be lost"
                 );
                 Error::new(Code::NotFound, text)
             })?;
-        Ok(self.shared.lock().update_view(name, content, Instant::now()))
+        Ok(session.reflector.modify(|views| views.update_view(name, content, Instant::now())))
     }
 }
 
-impl Inner {
+impl ContentViews {
     /// Updates the state of a content. One that has changed is not nudged for a while.
     fn update_view(&mut self, name: &str, content: Content, now: Instant) -> ContentView {
         let before = self.last_seen.get(name);
@@ -204,6 +199,46 @@ impl Inner {
         let view = ContentView::new(content, before.and_then(|before| before.failing_since), now);
         self.last_seen.insert(name.to_owned(), view.clone());
         view
+    }
+
+    fn current_content(&self, name: &str) -> Option<&Content> {
+        self.contents.get(name).map(|view| &view.content)
+    }
+
+    /// True if a content has been unchanged for long enough. The next interval is longer.
+    fn is_time_to_nudge(&mut self, name: &str, now: Instant) -> bool {
+        let first = Nudge { at: now + FIRST_NUDGE, pause: FIRST_NUDGE };
+        let nudge = self.nudges.entry(name.to_owned()).or_insert(first);
+        if now < nudge.at {
+            return false;
+        }
+        nudge.pause = (nudge.pause * 2).min(LONGEST_NUDGE);
+        nudge.at = now + nudge.pause;
+        true
+    }
+}
+
+impl ReflectedState for ContentViews {
+    fn apply(&mut self, event: WatchEvent) {
+        match event {
+            // The watch reports existing objects again; those that it does not report may be gone, and are then read.
+            WatchEvent::Started => self.contents.clear(),
+            WatchEvent::Applied(object) => {
+                if let Ok(content) = Content::read(&object.item) {
+                    let view = self.update_view(&object.name, content, Instant::now());
+                    self.contents.insert(object.name, view);
+                }
+            }
+            WatchEvent::Deleted(object) => {
+                self.contents.remove(&object.name);
+                self.last_seen.remove(&object.name);
+            }
+        }
+    }
+
+    /// The known state may be stale: contents are read until the watch is open again.
+    fn handle_failure(&mut self) {
+        self.contents.clear();
     }
 }
 
@@ -228,93 +263,23 @@ fn operation_progress(
     let (state, description) = match (&error, errs_since) {
         _ if content.is_ready() => (State::Succeeded, String::new()),
         _ if is_canceled => {
-            let text = "its driver cannot be told to stop; the snapshot is not kept".to_owned();
+            let text = "the driver cannot cancel the snapshot; the snapshot is not kept".to_owned();
             (State::Failed(text), String::new())
         }
         (Some(error), Some(since)) if now >= *since + ERROR_GRACE => {
             (State::Failed(error.clone()), String::new())
         }
-        (Some(error), _) => (
-            State::Running,
-            format!("the VolumeSnapshotContent {name} is not ready to use: {error}"),
-        ),
+        (Some(error), _) => {
+            (State::Running, format!("VolumeSnapshotContent {name} is not ready to use: {error}"))
+        }
         (None, _) => {
-            (State::Running, format!("the VolumeSnapshotContent {name} is not ready to use yet"))
+            (State::Running, format!("VolumeSnapshotContent {name} is not ready to use yet"))
         }
     };
     let total = content.restore_size().unwrap_or_default().max(0);
     let done = if state == State::Succeeded { total } else { 0 };
     let (started, updated) = (Some(started_at), Some(time));
     Progress { state, done, total, units: "Bytes".to_owned(), description, started, updated }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn notify(&self) {
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    /// True if a content has been unchanged for long enough. The next interval is longer.
-    fn is_time_to_nudge(&self, name: &str, now: Instant) -> bool {
-        let first = Nudge { at: now + FIRST_NUDGE, pause: FIRST_NUDGE };
-        let mut inner = self.lock();
-        let nudge = inner.nudges.entry(name.to_owned()).or_insert(first);
-        if now < nudge.at {
-            return false;
-        }
-        nudge.pause = (nudge.pause * 2).min(LONGEST_NUDGE);
-        nudge.at = now + nudge.pause;
-        true
-    }
-
-    fn current_content(&self, name: &str) -> Option<Content> {
-        self.lock().contents.get(name).map(|view| view.content.clone())
-    }
-
-    async fn run_watch(&self, cluster: &dyn Cluster, contents: &Arc<Resource>, query: Query) {
-        loop {
-            let mut changes = cluster.watch(contents, query.clone());
-            while let Some(change) = changes.next().await {
-                match change {
-                    Ok(change) => self.apply(change),
-                    Err(cluster::Error::Object(_)) => {}
-                    Err(error) => {
-                        tracing::warn!("VolumeSnapshotContents cannot be followed: {error}");
-                        // The known state may be stale.
-                        let mut inner = self.lock();
-                        inner.contents.clear();
-                        inner.has_started = true;
-                    }
-                }
-                self.notify();
-            }
-            sleep(WATCH_RETRY_PAUSE).await;
-        }
-    }
-
-    fn apply(&self, change: WatchEvent) {
-        let mut inner = self.lock();
-        match change {
-            // The watch reports existing objects again; those that it does not report may be gone, and are then read.
-            WatchEvent::Started => {
-                inner.has_started = true;
-                inner.contents.clear();
-            }
-            WatchEvent::Applied(object) => {
-                if let Ok(content) = Content::read(&object.item) {
-                    let view = inner.update_view(&object.name, content, Instant::now());
-                    inner.contents.insert(object.name, view);
-                }
-            }
-            WatchEvent::Deleted(object) => {
-                inner.contents.remove(&object.name);
-                inner.last_seen.remove(&object.name);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

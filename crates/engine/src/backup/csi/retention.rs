@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::group::GroupResources;
 use super::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
+use crate::backoff::Backoff;
 use crate::cluster::{Cluster, Error, Query, Subresource};
 use crate::failpoint::{self, Point};
 use crate::operation::record::RunRef;
@@ -128,15 +129,15 @@ impl<'a> SnapshotApi<'a> {
         match self.content(snapshot).await? {
             Some((content, false)) => Ok(content),
             // Its driver may have deleted the snapshot already.
-            Some((_, true)) => Err(RetainError::Lost("its VolumeSnapshotContent is being deleted")),
-            None => Err(RetainError::Lost("its VolumeSnapshotContent is gone")),
+            Some((_, true)) => Err(RetainError::Lost("the VolumeSnapshotContent is being deleted")),
+            None => Err(RetainError::Lost("the VolumeSnapshotContent no longer exists")),
         }
     }
 
     /// Keeps a snapshot at its driver whatever happens to its objects.
     async fn retain(&self, target: &Target) -> Result<(), RetainError> {
         let Some(snapshot) = self.snapshot(target).await? else {
-            return Err(RetainError::Lost("its VolumeSnapshot is gone, or another has its name"));
+            return Err(RetainError::Lost("the VolumeSnapshot no longer exists or was replaced"));
         };
         let content = self.live_content(&snapshot).await?;
         if content.spec.deletion_policy != "Retain" {
@@ -146,10 +147,10 @@ impl<'a> SnapshotApi<'a> {
         }
         if let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) {
             let Some((group, content)) = self.group(kinds, &target.namespace, name).await? else {
-                return Err(RetainError::Lost("its VolumeGroupSnapshot is gone"));
+                return Err(RetainError::Lost("the VolumeGroupSnapshot no longer exists"));
             };
             if !self.set_group_policy(kinds, &group, &content, "Retain").await? {
-                return Err(RetainError::Lost("the content of its VolumeGroupSnapshot is gone"));
+                return Err(RetainError::Lost("the VolumeGroupSnapshotContent no longer exists"));
             }
         }
         failpoint::hit(Point::CsiContentRetained);
@@ -231,7 +232,7 @@ impl<'a> SnapshotApi<'a> {
         let Some(kinds) = &self.groups else { return Ok(()) };
         let Target { namespace, name, .. } = target;
         let deadline = Instant::now() + DELETION_TIMEOUT;
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         while let Some((group, content)) = self.group(kinds, namespace, name).await? {
             let has_content = self.set_group_policy(kinds, &group, &content, policy).await;
             if has_content? && policy == "Retain" {
@@ -244,8 +245,7 @@ impl<'a> SnapshotApi<'a> {
             if Instant::now() >= deadline {
                 return Err(RetentionError::GroupNotDeleted);
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.wait().await;
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl<'a> SnapshotApi<'a> {
             for member in members.iter().filter(|member| member.belongs_to(self.backup)) {
                 self.discard(member).await?;
             }
-            return Ok(DiscardOutcome::NotFound("its VolumeGroupSnapshot is not there"));
+            return Ok(DiscardOutcome::NotFound("the VolumeGroupSnapshot does not exist"));
         }
         self.remove_group(group, "Delete").await?;
         // The controller should delete them, but now and then leaves one.
@@ -325,7 +325,7 @@ impl<'a> SnapshotApi<'a> {
         let target = Target { namespace, name, is_group: false };
         failpoint::hit(Point::DeleteSnapshot);
         let deadline = Instant::now() + DELETION_TIMEOUT;
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let (mut is_deleted, mut had_content) = (false, false);
         loop {
             let content = self.content(snapshot).await?;
@@ -351,11 +351,10 @@ impl<'a> SnapshotApi<'a> {
             if Instant::now() >= deadline {
                 return Err(RetentionError::NotDeleted);
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.wait().await;
         }
         failpoint::hit(Point::SnapshotDeleted);
-        let not_found = DiscardOutcome::NotFound("its VolumeSnapshotContent is not there");
+        let not_found = DiscardOutcome::NotFound("the VolumeSnapshotContent does not exist");
         Ok(if had_content { DiscardOutcome::Deleted } else { not_found })
     }
 }
@@ -394,19 +393,19 @@ enum RetentionError {
     #[error(transparent)]
     Cluster(#[from] Error),
     /// The objects still exist.
-    #[error("it was not gone within {} s", DELETION_TIMEOUT.as_secs())]
+    #[error("the VolumeSnapshot still exists after {} s", DELETION_TIMEOUT.as_secs())]
     NotDeleted,
     /// The group still exists.
-    #[error("its group was not gone within {} s", DELETION_TIMEOUT.as_secs())]
+    #[error("the VolumeGroupSnapshot still exists after {} s", DELETION_TIMEOUT.as_secs())]
     GroupNotDeleted,
     /// A group is not removed, because this snapshot of it would go with it.
-    #[error("its snapshot {0} could not be told to stay")]
+    #[error("the deletion policy of snapshot {0} of the group could not be set to Retain")]
     MemberAtRisk(String),
     /// Groups cannot be deleted any more.
-    #[error("the cluster does not serve VolumeGroupSnapshots any more")]
+    #[error("the cluster no longer serves VolumeGroupSnapshots")]
     GroupsNotServed,
     /// A group is deleted as a whole, or not at all.
-    #[error("it was taken in a group, of which other snapshots are kept")]
+    #[error("the snapshot belongs to a group of which other snapshots are kept")]
     GroupInUse,
 }
 

@@ -5,26 +5,23 @@
 //! snapshots that a block waits for is kept.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::label;
-use futures::StreamExt as _;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::failure::{CsiSnapshotError, WatchError};
+use super::failure::CsiSnapshotError;
 use super::object::{Content, Snapshot};
-use crate::cluster::{Cluster, Error, Query, WatchEvent};
+use crate::cluster::watch::{ReflectedState, Reflector, WatchError};
+use crate::cluster::{Cluster, Query, WatchEvent};
 use crate::item::Object;
 use crate::resource::Resource;
 
 /// Time a driver may report an error before it counts, since the driver retries meanwhile.
 pub(super) const ERROR_GRACE: Duration = Duration::from_secs(10);
-/// The pause before a refused watch is opened again.
-const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time the watches may take to start.
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -33,22 +30,13 @@ pub(super) type SnapshotKey = (String, String);
 
 /// The watches of a run. They end with it.
 pub(super) struct SnapshotWatch {
-    shared: Arc<Shared>,
+    reflector: Arc<Reflector<ExpectedSnapshots>>,
     _watches: JoinSet<()>,
 }
 
+/// The snapshots that blocks wait for.
 #[derive(Default)]
-struct Shared {
-    inner: Mutex<Inner>,
-    changes: watch::Sender<u64>,
-}
-
-#[derive(Default)]
-struct Inner {
-    expected: HashMap<SnapshotKey, SnapshotObservation>,
-    /// State of each watch: not started, started, or failed.
-    watches: [Option<Result<(), WatchError>>; 2],
-}
+struct ExpectedSnapshots(HashMap<SnapshotKey, SnapshotObservation>);
 
 /// Observed state of a snapshot that a block waits for.
 #[derive(Clone, Debug, Default)]
@@ -115,32 +103,25 @@ impl SnapshotWatch {
         contents: &Arc<Resource>,
         uid: &str,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
         let of_run =
             Query { label_selector: format!("{}={uid}", label::BACKUP_UID), ..Query::default() };
-        let mut watches = JoinSet::new();
-        for (place, resource, query) in [(0, snapshots, of_run), (1, contents, Query::default())] {
-            let (cluster, shared) = (Arc::clone(cluster), Arc::clone(&shared));
-            let resource = Arc::clone(resource);
-            watches
-                .spawn(async move { shared.run_watch(&*cluster, &resource, query, place).await });
-        }
-        let watch = Self { shared, _watches: watches };
-        let mut changes = watch.shared.changes.subscribe();
-        let started = changes.wait_for(|_| watch.shared.lock().watches.iter().all(Option::is_some));
+        let sources = [(Arc::clone(snapshots), of_run), (Arc::clone(contents), Query::default())];
+        let reflector = Arc::new(Reflector::new(sources, ExpectedSnapshots::default()));
+        let watches = reflector.spawn(cluster);
         // A watch that has not started by then has failed, or delivers later.
-        let _ = timeout(WATCH_START_TIMEOUT, started).await;
-        watch
+        reflector.wait_until_open(Instant::now() + WATCH_START_TIMEOUT).await;
+        Self { reflector, _watches: watches }
     }
 
     /// Reason why nothing can be observed, if any.
     pub(super) fn failure(&self) -> Option<WatchError> {
-        self.shared.lock().failure()
+        self.reflector.failure()
     }
 
     /// Announces a snapshot that is about to be created.
     pub(super) fn expect(&self, key: &SnapshotKey) {
-        self.shared.lock().expected.insert(key.clone(), SnapshotObservation::default());
+        let observation = SnapshotObservation::default();
+        self.reflector.modify(|expected| expected.0.insert(key.clone(), observation));
     }
 
     /// Waits until the point in time of a snapshot is fixed, or never will be.
@@ -152,13 +133,10 @@ impl SnapshotWatch {
         cancel: &CancellationToken,
     ) -> Result<Content, CsiSnapshotError> {
         let deadline = Instant::now() + limit;
-        let mut changes = self.shared.changes.subscribe();
+        let mut changes = self.reflector.subscribe();
         let outcome = loop {
-            changes.mark_unchanged();
-            let (observation, broken) = {
-                let inner = self.shared.lock();
-                (inner.expected.get(key).cloned().unwrap_or_default(), inner.failure())
-            };
+            let observation = self.reflector.read(|expected| expected.0.get(key).cloned());
+            let observation = observation.unwrap_or_default();
             let now = Instant::now();
             let retry_at = match observation.state(uid, now) {
                 SnapshotState::Taken(content) => break Ok(*content),
@@ -166,7 +144,7 @@ impl SnapshotWatch {
                 SnapshotState::Failed(error) => break Err(CsiSnapshotError::Driver(error)),
                 SnapshotState::Wait(again) => again,
             };
-            if let Some(error) = broken {
+            if let Some(error) = self.reflector.failure() {
                 break Err(error.into());
             }
             if now >= deadline {
@@ -175,70 +153,35 @@ impl SnapshotWatch {
             }
             let wake = retry_at.map_or(deadline, |again| again.min(deadline));
             tokio::select! {
-                // The sender is in `shared`, so it cannot be closed.
-                _ = changes.changed() => {}
+                () = changes.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
                 () = cancel.cancelled() => break Err(CsiSnapshotError::Canceled),
             }
         };
-        self.shared.lock().expected.remove(key);
+        self.reflector.modify(|expected| expected.0.remove(key));
         outcome
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Watches one kind of object until the run ends.
-    async fn run_watch(
-        &self,
-        cluster: &dyn Cluster,
-        resource: &Arc<Resource>,
-        query: Query,
-        place: usize,
-    ) {
-        loop {
-            let mut changes = cluster.watch(resource, query.clone());
-            while let Some(change) = changes.next().await {
-                match change {
-                    Ok(WatchEvent::Started) => self.lock().watches[place] = Some(Ok(())),
-                    Ok(change) => self.lock().apply(&change, Instant::now()),
-                    Err(Error::Object(_)) => continue,
-                    Err(error) => {
-                        let (resource, error) = (resource.id.clone(), error.to_string());
-                        self.lock().watches[place] = Some(Err(WatchError { resource, error }));
-                    }
-                }
-                self.changes.send_modify(|count| *count = count.wrapping_add(1));
-            }
-            sleep(WATCH_RETRY_PAUSE).await;
-        }
-    }
-}
-
-impl Inner {
-    fn failure(&self) -> Option<WatchError> {
-        self.watches.iter().flatten().find_map(|watch| watch.clone().err())
-    }
-
-    fn apply(&mut self, change: &WatchEvent, now: Instant) {
-        let (object, is_there) = match change {
+impl ReflectedState for ExpectedSnapshots {
+    fn apply(&mut self, event: WatchEvent) {
+        let (object, is_there) = match &event {
             WatchEvent::Started => return,
             WatchEvent::Applied(object) => (object, true),
             WatchEvent::Deleted(object) => (object, false),
         };
         if object.namespace.is_empty() {
-            self.apply_content(object, is_there, now);
+            self.apply_content(object, is_there, Instant::now());
         } else {
-            self.apply_snapshot(object, is_there, now);
+            self.apply_snapshot(object, is_there, Instant::now());
         }
     }
+}
 
+impl ExpectedSnapshots {
     fn apply_snapshot(&mut self, object: &Object, is_there: bool, now: Instant) {
         let key = (object.namespace.clone(), object.name.clone());
-        let Some(observation) = self.expected.get_mut(&key) else { return };
+        let Some(observation) = self.0.get_mut(&key) else { return };
         let Ok(snapshot) = Snapshot::read(&object.item) else { return };
         observation.is_gone = !is_there;
         observation.snapshot_error = snapshot.error();
@@ -249,7 +192,7 @@ impl Inner {
         let Ok(content) = Content::read(&object.item) else { return };
         let of = &content.spec.volume_snapshot_ref;
         let key = (of.namespace.clone(), of.name.clone());
-        let Some(observation) = self.expected.get_mut(&key) else { return };
+        let Some(observation) = self.0.get_mut(&key) else { return };
         observation.content = is_there.then_some(content);
         observation.update_failing_since(now);
     }

@@ -129,6 +129,6 @@ fn resolve(
     } else {
         ("cluster-scoped", "namespace-scoped")
     };
-    warnings.push(format!("{glob} is {other}: it is ignored in a list of {scope} resources"));
+    warnings.push(format!("{glob} is {other} and is ignored in a list of {scope} resources"));
     None
 }

@@ -100,8 +100,8 @@ fn included_names<'a>(
                 "fail to get the namespace {glob} specified in backup.Spec.IncludedNamespaces"
             )),
             [namespace, ..] if !namespace.is_active => expanded.warnings.push(format!(
-                "the namespace {glob} is not active: of its objects only those that are still \
-                 there can be taken"
+                "namespace {glob} is not active: only those of its objects that still exist are \
+                 backed up"
             )),
             _ => {}
         }
@@ -127,7 +127,7 @@ fn report_unmatched(
     }));
     if is_nothing_left && !has_unmatched && expanded.errors.is_empty() {
         let text =
-            "no namespace is left to back up: those that includedNamespaces matches are excluded";
+            "no namespace to back up: all namespaces that includedNamespaces matches are excluded";
         expanded.warnings.push(text.to_owned());
     }
 }

@@ -326,8 +326,8 @@ fn names_of_the_wrong_scope_are_ignored_with_a_warning() {
     assert_eq!(
         filter.warnings(),
         [
-            "pods is namespace-scoped: it is ignored in a list of cluster-scoped resources",
-            "clusterroles is cluster-scoped: it is ignored in a list of namespace-scoped resources",
+            "pods is namespace-scoped and is ignored in a list of cluster-scoped resources",
+            "clusterroles is cluster-scoped and is ignored in a list of namespace-scoped resources",
         ]
     );
 }
@@ -468,9 +468,9 @@ fn filter_excluding(namespace: &str) -> Filter {
 #[test]
 fn skip_reasons_are_readable() {
     for (reason, words) in [
-        (ExcludeLabel, "it has the label velero.io/exclude-from-backup=true"),
-        (NamespaceExcluded, "its namespace is excluded"),
-        (NoClusterResources, "it is cluster-scoped, and includeClusterResources is false"),
+        (ExcludeLabel, "the label velero.io/exclude-from-backup=true is set"),
+        (NamespaceExcluded, "the namespace is excluded"),
+        (NoClusterResources, "the object is cluster-scoped, and includeClusterResources is false"),
     ] {
         assert_eq!(reason.to_string(), words);
     }

@@ -52,24 +52,25 @@ pub enum SkipReason {
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ExcludeLabel => write!(f, "it has the label {}=true", label::EXCLUDE_FROM_BACKUP),
-            Self::NamespaceExcluded => f.write_str("its namespace is excluded"),
-            Self::NamespaceNotIncluded => f.write_str("its namespace is not included"),
-            Self::KindExcluded => f.write_str("its kind is excluded"),
-            Self::KindNotIncluded => f.write_str("its kind is not included"),
+            Self::ExcludeLabel => write!(f, "the label {}=true is set", label::EXCLUDE_FROM_BACKUP),
+            Self::NamespaceExcluded => f.write_str("the namespace is excluded"),
+            Self::NamespaceNotIncluded => f.write_str("the namespace is not included"),
+            Self::KindExcluded => f.write_str("the kind is excluded"),
+            Self::KindNotIncluded => f.write_str("the kind is not included"),
             Self::NoClusterResources => {
-                f.write_str("it is cluster-scoped, and includeClusterResources is false")
+                f.write_str("the object is cluster-scoped, and includeClusterResources is false")
             }
-            Self::PartOfCluster => {
-                f.write_str("it is cluster-scoped, and the backup is of a part of the cluster only")
-            }
+            Self::PartOfCluster => f.write_str(
+                "the object is cluster-scoped, and the backup is limited to a part of the \
+                     cluster",
+            ),
             Self::SnapshotObject => {
-                f.write_str("objects of the CSI snapshot API are taken only with their volume")
+                f.write_str("objects of the CSI snapshot API are backed up only with their volume")
             }
-            Self::Request => f.write_str("requests to the server are never stored"),
-            Self::Credentials => f.write_str("it holds credentials of the server"),
+            Self::Request => f.write_str("requests to the backup server are never stored"),
+            Self::Credentials => f.write_str("the Secret contains credentials of the server"),
             Self::NamespaceNotActive => f.write_str("the namespace is not active"),
-            Self::NotSelected => f.write_str("its labels are not selected"),
+            Self::NotSelected => f.write_str("the labels do not match the selector"),
         }
     }
 }

@@ -40,7 +40,7 @@ pub async fn run_pre(
         let text = format!("the pre-hook {} failed: {}", HookLabel(hook), failure.text);
         match hook.on_error {
             OnError::Continue => {
-                report.error(&id, format!("{text}; the pod is backed up all the same"));
+                report.error(&id, format!("{text}; the pod is backed up nevertheless"));
             }
             OnError::Fail => {
                 report.error(&id, format!("{text}; the pod is not backed up"));

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::FreezeWindow;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use parking_lot::Mutex;
 
 /// Counts the hooks of a run, and measures the freeze windows of pods.
 pub struct Tally {
@@ -66,17 +66,17 @@ impl Tally {
 
     /// Freeze windows that have ended.
     pub fn windows(&self) -> Vec<FreezeWindow> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.windows.lock().clone()
     }
 
     /// Adds windows that were measured elsewhere.
     pub(in crate::backup) fn add_windows(&self, windows: Vec<FreezeWindow>) {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
+        self.windows.lock().extend(windows);
     }
 
     /// Removes and returns the freeze window of a pod, if it has one.
     pub fn take_freeze(&self, pod: &ResourceIdentifier) -> Option<Freeze> {
-        let freeze = self.lock().remove(pod);
+        let freeze = self.freezes.lock().remove(pod);
         if let Some((freeze, milliseconds)) =
             freeze.and_then(|one| Some((one, one.milliseconds()?)))
         {
@@ -103,18 +103,14 @@ impl Tally {
 
     /// Records the start of a pre-hook of a pod; the first one counts.
     pub(super) fn freeze(&self, pod: &ResourceIdentifier, from: Timestamp) {
-        self.lock().entry(pod.clone()).or_insert(Freeze { from, until: None });
+        self.freezes.lock().entry(pod.clone()).or_insert(Freeze { from, until: None });
     }
 
     /// Records the end of a post-hook of a pod; the last one counts.
     pub(super) fn thaw(&self, pod: &ResourceIdentifier) {
         let now = self.now();
-        if let Some(freeze) = self.lock().get_mut(pod) {
+        if let Some(freeze) = self.freezes.lock().get_mut(pod) {
             freeze.until = Some(now);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ResourceIdentifier, Freeze>> {
-        self.freezes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bowline_plugin::Item;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
@@ -128,10 +128,10 @@ fn all_problems_are_reported_at_once() {
     let begins = [
         "hooks.resources[1] \"bad\": includedNamespaces: ",
         "hooks.resources[1] \"bad\": labelSelector: ",
-        "hooks.resources[1] \"bad\": pre[1]: it has no command",
+        "hooks.resources[1] \"bad\": pre[1]: no command is set",
         "hooks.resources[1] \"bad\": post[0]: onError is \"Panic\"",
         "hooks.resources[1] \"bad\": post[1]: timeout is -1s",
-        "hooks.resources[2] \"other\": pre[0]: it has no command",
+        "hooks.resources[2] \"other\": pre[0]: no command is set",
     ];
     assert_eq!(wrong.len(), begins.len(), "{wrong:#?}");
     for (text, begin) in wrong.iter().zip(begins) {
@@ -364,7 +364,7 @@ async fn failed_pre_hook_with_on_error_continue_is_reported_and_the_rest_runs() 
     assert_eq!(ran.commands, ["a", "b", "z"]);
     assert_eq!(ran.tally.counts(), (3, 1));
     let errors = errors(&ran.report);
-    assert!(errors[0].ends_with("; the pod is backed up all the same"), "{errors:?}");
+    assert!(errors[0].ends_with("; the pod is backed up nevertheless"), "{errors:?}");
 }
 
 #[tokio::test]
@@ -437,12 +437,12 @@ async fn the_freeze_lasts_from_the_first_pre_hook_to_the_end_of_the_last_post_ho
 async fn commands_are_never_logged_or_reported() {
     static COMMANDS: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let script: Script = |exec| {
-        COMMANDS.lock().unwrap().push(exec.command[0].clone());
+        COMMANDS.lock().push(exec.command[0].clone());
         Ok(ExecOutcome { output: String::new(), failure: Some("exit code 2".into()) })
     };
     let spec = json!({"name": "x", "pre": [exec("-psecret")], "post": [exec("-psecret")]});
     let ran = run(spec, script).await;
-    assert_eq!(*COMMANDS.lock().unwrap(), ["-psecret", "-psecret"]);
+    assert_eq!(*COMMANDS.lock(), ["-psecret", "-psecret"]);
     assert!(!format!("{:?}", ran.report).contains("secret"));
 }
 

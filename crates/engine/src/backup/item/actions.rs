@@ -57,7 +57,7 @@ pub(super) async fn run_actions(
             object = match strip_must_include(object) {
                 Ok(object) => object,
                 Err(error) => {
-                    sink.report(context).error(id, format!("it cannot be read: {error}"));
+                    sink.report(context).error(id, format!("the item cannot be read: {error}"));
                     return ActionOutcome::Failed;
                 }
             };
@@ -109,7 +109,7 @@ pub(super) async fn run_actions(
                 }
             };
             if marks.is_skipped {
-                tracing::info!(item = %id, "left out by the action {}", action.name);
+                tracing::info!(item = %id, "not backed up: excluded by the action {}", action.name);
                 return ActionOutcome::Exclude;
             }
             if marks.wants_additional {
@@ -118,7 +118,8 @@ pub(super) async fn run_actions(
             object = match Object::new(&object.resource, marks.item) {
                 Ok(object) => object,
                 Err(error) => {
-                    let text = format!("the action {} broke the object: {error}", action.name);
+                    let text =
+                        format!("the action {} returned an invalid object: {error}", action.name);
                     sink.report(context).error(id, text);
                     return ActionOutcome::Failed;
                 }
@@ -154,13 +155,13 @@ async fn retry_execute(
     if context.is_aborted() {
         return Err(error);
     }
-    tracing::info!(item = %id, "the action {} is asked again: {error}", action.name);
+    tracing::info!(item = %id, "the action {} is called again: {error}", action.name);
     let executing = action.plugin.execute(&object.item, &context.request.backup);
     let executed = context.unless_canceled(executing).await;
     if !error.is_undelivered() {
         let text = format!(
-            "the plugin of the action {} went away while it had {id} and was given it again: what \
-             it does, such as an operation that it began, may have been done twice",
+            "the plugin of the action {} crashed while it processed {id} and was called again; \
+             its work, such as an operation that it started, may have been done twice",
             action.name
         );
         sink.report(context).warn(id, text);
@@ -213,8 +214,9 @@ pub(super) async fn read_additional(
             None
         }
         Err(error) => {
-            let text =
-                format!("it cannot be read: {error}; the action {action} added it to {parent}");
+            let text = format!(
+                "the item cannot be read: {error}; the action {action} added it to {parent}"
+            );
             sink.report(context).error(id, text);
             None
         }
@@ -240,7 +242,7 @@ fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
         return Ok(object);
     }
     tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored");
-    Object::new(&object.resource, Item::from_object(&value)?)
+    Object::new(&object.resource, Item::from_value(&value)?)
 }
 
 /// An item as an action returned it, without the annotations meant for the server.
@@ -288,7 +290,12 @@ fn started_operation(
 ) -> Operation {
     let timeout = context.request.item_operation_timeout();
     let (plugin, now) = (action.name.clone(), Timestamp::now());
-    tracing::info!(item = %id, plugin = %plugin, operation = %operation, "an operation was begun");
+    tracing::info!(
+        item = %id,
+        plugin = %plugin,
+        operation = %operation,
+        "an operation was started"
+    );
     let operation =
         Operation::started(Kind::ItemBackup, plugin, id.clone(), operation, now, timeout);
     Operation { post_operation_items, ..operation }

@@ -11,9 +11,9 @@
 //! [`Sink::store`] knows where items go, and [`VisitResults`] where results go.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
+use parking_lot::Mutex;
 
 use super::{ItemOrigin, ItemSource};
 use crate::backup::Context;
@@ -102,11 +102,11 @@ impl<'a> Sink<'a> {
 
     /// True if an item is deferred, or will be.
     pub(super) fn defers(&self, id: &ResourceIdentifier) -> bool {
-        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
+        self.deferred.lock().ids.contains(id)
     }
 
     pub(super) fn defer(&self, object: Object, origin: ItemOrigin) {
-        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut deferred = self.deferred.lock();
         let id = object.id();
         if deferred.waiting.iter().all(|(waiting, _)| waiting.id() != id) {
             deferred.waiting.push((object, origin));
@@ -115,19 +115,19 @@ impl<'a> Sink<'a> {
 
     /// Removes and returns the deferred items.
     pub(super) fn take_deferred(&self) -> Vec<(Object, ItemOrigin)> {
-        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut deferred = self.deferred.lock();
         std::mem::take(&mut *deferred).waiting
     }
 
     /// Adds an item that has been read, for later visits.
     pub(in crate::backup) fn add_member(&self, object: Object) {
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = self.members.lock();
         members.insert(object.id(), object);
     }
 
     /// Removes and returns an item of the block, if it is still there.
     pub(in crate::backup) fn take_member(&self, id: &ResourceIdentifier) -> Option<Object> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+        self.members.lock().remove(id)
     }
 
     /// The collected block, if any.
@@ -171,7 +171,7 @@ impl<'a> Sink<'a> {
             }
             Destination::Replacement(fresh) => {
                 if let Err(error) = fresh.store(object) {
-                    let text = format!("it cannot be kept in the scratch folder: {error}");
+                    let text = format!("the item cannot be written to the scratch folder: {error}");
                     context.report.error(&object.id(), text);
                 }
             }

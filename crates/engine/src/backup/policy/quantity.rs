@@ -2,7 +2,7 @@
 
 /// A text that is not an amount of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no quantity: expected a number with a unit or without, as in 10Gi")]
+#[error("{0:?} is not a quantity: expected a number with or without a unit, such as 10Gi")]
 pub struct InvalidQuantity(String);
 
 /// Number of fractional digits that can matter: the others change less than a byte.

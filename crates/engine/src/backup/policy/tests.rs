@@ -184,7 +184,11 @@ fn document_problems_are_reported() {
         (one("{storageClass: {a: b}}"), false, "cannot read the YAML"),
         (one("{capacity: 10Gi}"), false, "wrong format of Capacity \"10Gi\""),
         (one("{capacity: '1,2,3'}"), false, "wrong format of Capacity \"1,2,3\""),
-        (one("{capacity: '1,x'}"), false, "wrong format of Capacity \"1,x\": \"x\" is no quantity"),
+        (
+            one("{capacity: '1,x'}"),
+            false,
+            "wrong format of Capacity \"1,x\": \"x\" is not a quantity",
+        ),
         (one("{capacity: '2Gi,1Gi'}"), true, "illegal values for capacity 2Gi,1Gi"),
         (
             one("{csi: {volumeAttributes: {a: b}}}"),

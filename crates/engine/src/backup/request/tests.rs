@@ -165,7 +165,7 @@ fn invalid_hooks_are_reported_with_all_other_problems() {
     let errors = errors(spec, &facts());
     assert_eq!(errors.len(), 5, "{errors:?}");
     for (error, words) in errors[1..].iter().zip([
-        ["\"empty\"", "it has no command"],
+        ["\"empty\"", "no command is set"],
         ["\"glob\"", "includedResources"],
         ["\"glob\"", "includedNamespaces"],
         ["\"labels\"", "labelSelector"],
@@ -239,8 +239,8 @@ fn selectors_are_one_or_several() {
     let wrong = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Is"}]});
     assert_eq!(
         errors(json!({"labelSelector": wrong("a")}), &facts()),
-        ["invalid labelSelector: \"Is\" is no operator for a: expected In, NotIn, Exists or \
-          DoesNotExist"]
+        ["invalid labelSelector: \"Is\" is not an operator for a: expected In, NotIn, Exists \
+             or DoesNotExist"]
     );
     let several = errors(json!({"orLabelSelectors": [wrong("a"), wrong("b")]}), &facts());
     assert_eq!(several.len(), 2);

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::operation::{Kind, Operation};
 
@@ -24,7 +25,7 @@ impl SnapshotProgress {
 
     /// The operations on snapshots that have an ID, in the order of the volumes' names.
     pub fn operations(&self) -> Vec<Operation> {
-        let operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let operations = self.operations.lock();
         operations.values().cloned().collect()
     }
 
@@ -39,7 +40,7 @@ impl SnapshotProgress {
             return;
         }
         let (volume, snapshot) = (operation.item.name.clone(), operation.id.to_string());
-        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut operations = self.operations.lock();
         if operations.insert((volume, snapshot, operation.kind), operation.clone()).is_none() {
             // The operations of an earlier process were also requested by it.
             self.requested.fetch_max(operations.len().div_ceil(2), Ordering::Relaxed);

@@ -12,7 +12,7 @@ pub(super) fn skipped_reason(decision: &VolumeDecision<'_>) -> String {
             ("any", "a volume policy says skip".to_owned())
         }
         VolumeDecision::Skipped(SkipCause::PolicyCustom) => {
-            ("any", "a volume policy leaves it to another tool".to_owned())
+            ("any", "a volume policy leaves the volume to another tool".to_owned())
         }
         VolumeDecision::Skipped(SkipCause::SnapshotsOff) => {
             ("volumeSnapshot", "snapshotVolumes is false".to_owned())
@@ -21,13 +21,11 @@ pub(super) fn skipped_reason(decision: &VolumeDecision<'_>) -> String {
             ("podvolume", "this version cannot copy files".to_owned())
         }
         VolumeDecision::Unsupported(UnsupportedMethod::CsiSnapshot { .. }) => {
-            ("csiSnapshot", "no snapshot was taken".to_owned())
+            ("csiSnapshot", "no snapshot was created".to_owned())
         }
-        VolumeDecision::Snapshot { .. } => {
-            ("volumeSnapshot", "no plugin could be asked".to_owned())
-        }
+        VolumeDecision::Snapshot { .. } => ("volumeSnapshot", "no plugin was available".to_owned()),
         VolumeDecision::Unsupported(UnsupportedMethod::AnySnapshot) => {
-            ("any", "this version takes no snapshots".to_owned())
+            ("any", "this version creates no such snapshots".to_owned())
         }
         VolumeDecision::NoMethod(no_method @ NoMethod::NoSnapshotter { .. }) => {
             ("volumeSnapshot", no_method_reason(no_method))
@@ -39,24 +37,24 @@ pub(super) fn skipped_reason(decision: &VolumeDecision<'_>) -> String {
 
 /// A volume that needs a method that is not supported.
 pub(super) fn unsupported(volume: &str, lacking: &UnsupportedMethod<'_>) -> String {
-    let prefix = format!("the data of its volume {volume} is not in the backup");
-    let snapshots_off = "let a volume policy say `skip` for it, or set snapshotVolumes to false";
+    let prefix = format!("the data of volume {volume} is not in the backup");
+    let snapshots_off = "use a volume policy with `skip` for it, or set snapshotVolumes to false";
     match lacking {
         UnsupportedMethod::FsBackup { cause, pod } => {
             let of_pod = pod.map(|pod| format!(" of the pod {pod}")).unwrap_or_default();
             format!(
-                "{prefix}: it is to be copied file by file (fs-backup), which this version cannot do; \
+                "{prefix}: file-system backup is requested, which this version does not support; \
                  {}",
                 opt_out_hint(*cause, "it", &of_pod)
             )
         }
         UnsupportedMethod::CsiSnapshot { driver } => format!(
-            "{prefix}: it wants a CSI snapshot (driver {driver}), and nobody has taken one; \
+            "{prefix}: a CSI snapshot (driver {driver}) is needed, and none was created; \
              {snapshots_off}"
         ),
         UnsupportedMethod::AnySnapshot => format!(
-            "{prefix}: it wants a snapshot, which this version cannot take, and the volume itself is \
-             not in the backup, either; {snapshots_off}"
+            "{prefix}: a snapshot is needed, which this version cannot create, and the \
+             PersistentVolume is not in the backup either; {snapshots_off}"
         ),
     }
 }
@@ -64,8 +62,8 @@ pub(super) fn unsupported(volume: &str, lacking: &UnsupportedMethod<'_>) -> Stri
 /// A volume selected for a snapshot that was never requested.
 pub(super) fn never_requested(volume: &str) -> String {
     format!(
-        "the data of its volume {volume} is not in the backup: no snapshot was asked for, which is a \
-         defect"
+        "the data of volume {volume} is not in the backup: no snapshot was requested, which is a \
+         bug"
     )
 }
 
@@ -76,19 +74,19 @@ pub(super) fn unsupported_in_pod(volumes: &[&str], cause: FsBackupCause) -> Stri
         all => (format!("volumes {} are", all.join(", ")), "them"),
     };
     format!(
-        "the data of its {volumes} not in the backup: fs-backup is to copy {them} file by file, \
-         which this version cannot do; {}",
+        "the data of {volumes} not in the backup: file-system backup of {them} is requested, \
+         which this version does not support; {}",
         opt_out_hint(cause, them, "")
     )
 }
 
 /// Hint for files that cannot be copied.
 fn opt_out_hint(cause: FsBackupCause, them: &str, of_pod: &str) -> String {
-    let policy = format!("let a volume policy say `skip` for {them}");
+    let policy = format!("use a volume policy with `skip` for {them}");
     match cause {
         FsBackupCause::Policy => policy,
         FsBackupCause::OptedIn => {
-            format!("take {them} out of the annotation {BACKUP_VOLUMES}{of_pod}, or {policy}")
+            format!("remove {them} from the annotation {BACKUP_VOLUMES}{of_pod}, or {policy}")
         }
         FsBackupCause::NotOptedOut => {
             format!("add {them} to the annotation {BACKUP_VOLUMES_EXCLUDES}{of_pod}, or {policy}")
@@ -98,33 +96,35 @@ fn opt_out_hint(cause: FsBackupCause, them: &str, of_pod: &str) -> String {
 
 /// A volume that no method fits.
 pub(super) fn no_method(volume: &str, reason: &NoMethod<'_>) -> String {
-    format!("the data of its volume {volume} is not in the backup: {}", no_method_reason(reason))
+    format!("the data of volume {volume} is not in the backup: {}", no_method_reason(reason))
 }
 
 fn no_method_reason(no_method: &NoMethod<'_>) -> String {
     match no_method {
         NoMethod::NoSnapshotter { volume_type } => {
             let volume_type = volume_type.unwrap_or("unknown");
-            format!("nothing can snapshot a volume of the type {volume_type} here")
+            format!("no snapshotter supports volumes of the type {volume_type}")
         }
         NoMethod::Unreachable { pod, obstacle } => {
             let because = match obstacle {
-                Obstacle::NotRunning => "does not run",
-                Obstacle::NotMounted => "has it in no container",
-                Obstacle::BlockDevice => "uses it as a block device",
+                Obstacle::NotRunning => "is not running",
+                Obstacle::NotMounted => "mounts the volume in no container",
+                Obstacle::BlockDevice => "uses the volume as a block device",
             };
-            format!("its files cannot be copied, since the pod {pod} {because}")
+            format!("the files of the volume cannot be copied, because pod {pod} {because}")
         }
         NoMethod::HostPath => "the files of a hostPath volume are never copied".to_owned(),
-        NoMethod::NoClaims => "its files are to be copied, but claims are not backed up".to_owned(),
+        NoMethod::NoClaims => {
+            "file-system backup is requested, but claims are not backed up".to_owned()
+        }
     }
 }
 
 /// A volume that a pod opts in to `fs-backup`, and that can never be copied.
 pub(super) fn uncopyable(volume: &str, problem: CopyProblem) -> String {
     let reason = match problem {
-        CopyProblem::Missing => "which it does not have",
-        CopyProblem::HostPath => "which is a hostPath: those are never copied",
+        CopyProblem::Missing => "which the pod does not have",
+        CopyProblem::HostPath => "which is a hostPath volume: their files are never copied",
     };
-    format!("its annotation {BACKUP_VOLUMES} names the volume {volume}, {reason}")
+    format!("the annotation {BACKUP_VOLUMES} of the pod names the volume {volume}, {reason}")
 }

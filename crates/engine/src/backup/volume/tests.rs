@@ -129,8 +129,8 @@ fn decide_and_describe(
     (reasons.collect(), described)
 }
 
-const CSI: &str = "csiSnapshot: no snapshot was taken;";
-const NO_SNAPSHOTTER: &str = "volumeSnapshot: nothing can snapshot a volume of the type nfs here;";
+const CSI: &str = "csiSnapshot: no snapshot was created;";
+const NO_SNAPSHOTTER: &str = "volumeSnapshot: no snapshotter supports volumes of the type nfs;";
 const OFF: &str = "volumeSnapshot: snapshotVolumes is false;";
 const FILES: &str = "podvolume: this version cannot copy files;";
 const ON_CLAIM: &str = "persistentvolumeclaims/shop/data";
@@ -162,21 +162,21 @@ fn volume_decision_depends_on_its_snapshot_method() {
             "csi without its claim",
             vec![csi()],
             DEFAULT_OPTIONS,
-            "volumeSnapshot: nothing can snapshot a volume of the type csi here;",
+            "volumeSnapshot: no snapshotter supports volumes of the type csi;",
             Some(("warning", "persistentvolumes/pv-1")),
         ),
         (
             "csi without its claim, locations",
             vec![csi()],
             locations,
-            "volumeSnapshot: nothing can snapshot a volume of the type csi here;",
+            "volumeSnapshot: no snapshotter supports volumes of the type csi;",
             Some(("warning", "persistentvolumes/pv-1")),
         ),
         (
             "a claim without its volume",
             vec![claim()],
             DEFAULT_OPTIONS,
-            "any: this version takes no snapshots;",
+            "any: this version creates no such snapshots;",
             Some(("error", ON_CLAIM)),
         ),
         ("a claim without its volume, off", vec![claim()], off, OFF, None),
@@ -199,7 +199,7 @@ fn a_policy_comes_before_everything_else() {
     let in_pod = pod(&opted_in("vol"), &of_claim());
     for (action, reason, is_error) in [
         ("skip", "any: a volume policy says skip;", false),
-        ("custom", "any: a volume policy leaves it to another tool;", false),
+        ("custom", "any: a volume policy leaves the volume to another tool;", false),
         ("fs-backup", FILES, true),
         ("snapshot", CSI, true),
     ] {
@@ -274,26 +274,29 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
         pod
     };
     let obstacles: [(Change, &str); 4] = [
-        (|pod| pod["status"]["phase"] = "Pending".into(), "does not run"),
+        (|pod| pod["status"]["phase"] = "Pending".into(), "is not running"),
         (
             |pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into(),
-            "does not run",
+            "is not running",
         ),
-        (|pod| pod["spec"]["containers"] = json!([{"name": "c"}]), "has it in no container"),
+        (
+            |pod| pod["spec"]["containers"] = json!([{"name": "c"}]),
+            "mounts the volume in no container",
+        ),
         (
             |pod| {
                 let devices = json!([{"name": "c", "volumeDevices": [{"name": "vol"}]}]);
                 pod["spec"]["containers"] = devices;
             },
-            "uses it as a block device",
+            "uses the volume as a block device",
         ),
     ];
     for (change, because) in obstacles {
         let (reasons, messages) =
             decide_and_describe(&[pod_with(change), claim(), csi()], &DEFAULT_OPTIONS);
-        let reason = format!("its files cannot be copied, since the pod db {because}");
+        let reason = format!("the files of the volume cannot be copied, because pod db {because}");
         assert_eq!(reasons, [format!("podvolume: {reason};")]);
-        let text = format!("the data of its volume pv-1 is not in the backup: {reason}");
+        let text = format!("the data of volume pv-1 is not in the backup: {reason}");
         assert_eq!(messages, [format!("warning {ON_CLAIM}: {text}")]);
 
         // One other pod that mounts it is enough, wherever it comes in the order.
@@ -313,7 +316,7 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
 
     let no_claims = VolumeOptions { includes_claims: false, ..DEFAULT_OPTIONS };
     let (reasons, messages) = decide_and_describe(&[pod_with(|_| {}), csi()], &no_claims);
-    let reason = "podvolume: its files are to be copied, but claims are not backed up;";
+    let reason = "podvolume: file-system backup is requested, but claims are not backed up;";
     assert_eq!(reasons, [reason]);
     assert_eq!(messages.len(), 1);
     assert!(messages[0].starts_with("warning persistentvolumes/pv-1"), "{messages:?}");
@@ -343,8 +346,7 @@ fn a_volume_of_its_own_in_a_pod_counts_only_if_it_is_to_be_copied() {
         match named {
             None => assert!(messages.is_empty(), "{what}: {messages:?}"),
             Some(named) => {
-                let begin =
-                    format!("error pods/shop/db: the data of its {named} not in the backup");
+                let begin = format!("error pods/shop/db: the data of {named} not in the backup");
                 assert_eq!(messages.len(), 1, "{what}: {messages:?}");
                 assert!(messages[0].starts_with(&begin), "{what}: {messages:?}");
             }
@@ -367,17 +369,19 @@ fn volumes_that_are_never_copied_are_not_reported() {
         {"name": "default-token-x", "emptyDir": {}},
     ]);
     assert_eq!(decide_and_describe(&[pod(&json!({}), &own)], &DEFAULT_FS), (vec![], vec![]));
-    assert!(record_all(&[pod(&json!({}), &own)]).lock().pods.is_empty());
+    assert!(record_all(&[pod(&json!({}), &own)]).recorded.lock().pods.is_empty());
 }
 
 #[test]
 fn impossible_opt_in_is_reported() {
     let own = json!([{"name": "a", "hostPath": {"path": "/x"}}, {"name": "b", "configMap": {}}]);
     let pod = pod(&opted_in("typo,a,b,"), &own);
-    let begin = format!("warning pods/shop/db: its annotation {BACKUP_VOLUMES} names the volume");
+    let begin = format!(
+        "warning pods/shop/db: the annotation {BACKUP_VOLUMES} of the pod names the volume"
+    );
     let expected = [
-        format!("{begin} a, which is a hostPath: those are never copied"),
-        format!("{begin} typo, which it does not have"),
+        format!("{begin} a, which is a hostPath volume: their files are never copied"),
+        format!("{begin} typo, which the pod does not have"),
     ];
     assert_eq!(decide_and_describe(std::slice::from_ref(&pod), &DEFAULT_OPTIONS).1, expected);
     assert!(decide_and_describe(&[pod], &DEFAULT_FS).1.is_empty());
@@ -424,7 +428,7 @@ fn a_released_volume_does_not_belong_to_a_new_claim_of_the_same_name() {
     released["status"]["phase"] = "Released".into();
     let objects = [released, csi(), claim(), pod(&opted_in("vol"), &of_claim())];
     let (reasons, messages) = decide_and_describe(&objects, &DEFAULT_OPTIONS);
-    let unclaimed = "volumeSnapshot: nothing can snapshot a volume of the type csi here;";
+    let unclaimed = "volumeSnapshot: no snapshotter supports volumes of the type csi;";
     assert_eq!(reasons, [unclaimed, FILES]);
     assert!(messages[0].starts_with(&format!("error {ON_CLAIM}: ")), "{messages:?}");
     assert!(messages[1].starts_with("warning persistentvolumes/pv-0: "), "{messages:?}");
@@ -449,7 +453,7 @@ fn volume_info_has_what_a_restore_needs() {
     };
     assert_eq!(results.infos, std::slice::from_ref(&expected));
     let alone = record_all(&[claim()]).decide_all(&DEFAULT_OPTIONS);
-    let reason = "any: this version takes no snapshots;".to_owned();
+    let reason = "any: this version creates no such snapshots;".to_owned();
     assert_eq!(
         alone.infos,
         [BackupVolumeInfo { pv_info: None, skipped_reason: reason, ..expected }]
@@ -502,7 +506,7 @@ fn requested_snapshot_is_in_the_volume_info_whatever_its_outcome() {
 fn volume_without_snapshot_outcome_is_an_error() {
     let locations = VolumeOptions { has_snapshot_locations: true, ..DEFAULT_OPTIONS };
     let results = record_all(&[csi(), claim()]).decide_all(&locations);
-    assert!(results.errors[0].1.contains("a defect"), "{:?}", results.errors);
+    assert!(results.errors[0].1.contains("a bug"), "{:?}", results.errors);
     let volumes = record_all(&[csi(), claim()]);
     volumes.record_snapshot("pv-1", SnapshotOutcome::NotAttempted);
     let results = volumes.decide_all(&locations);
@@ -515,14 +519,14 @@ fn messages_say_what_to_do() {
     let in_pod = |annotations| pod(&annotations, &of_claim());
     let fs_backup = policies("{csi: {}}", "fs-backup");
     let by_policy = VolumeOptions { policies: Some(&fs_backup), ..DEFAULT_OPTIONS };
-    let files = "it is to be copied file by file (fs-backup), which this version cannot do";
-    let skip = "let a volume policy say `skip` for it";
+    let files = "file-system backup is requested, which this version does not support";
+    let skip = "use a volume policy with `skip` for it";
     for (objects, wishes, text) in [
         (
             vec![csi(), claim()],
             DEFAULT_OPTIONS,
             format!(
-                "it wants a CSI snapshot (driver disk.example.com), and nobody has taken one; \
+                "a CSI snapshot (driver disk.example.com) is needed, and none was created; \
                  {skip}, or set snapshotVolumes to false"
             ),
         ),
@@ -531,7 +535,7 @@ fn messages_say_what_to_do() {
             vec![csi(), claim(), in_pod(opted_in("vol"))],
             DEFAULT_OPTIONS,
             format!(
-                "{files}; take it out of the annotation {BACKUP_VOLUMES} of the pod db, or {skip}"
+                "{files}; remove it from the annotation {BACKUP_VOLUMES} of the pod db, or {skip}"
             ),
         ),
         (
@@ -543,7 +547,7 @@ fn messages_say_what_to_do() {
         ),
     ] {
         let expected =
-            format!("error {ON_CLAIM}: the data of its volume pv-1 is not in the backup: {text}");
+            format!("error {ON_CLAIM}: the data of volume pv-1 is not in the backup: {text}");
         assert_eq!(decide_and_describe(&objects, &wishes).1, [expected]);
     }
 }
@@ -553,7 +557,7 @@ fn unreadable_objects_are_reported() {
     let mut broken = pod(&json!({}), &of_claim());
     broken["spec"]["volumes"] = "none".into();
     let (_, messages) = decide_and_describe(&[broken], &DEFAULT_OPTIONS);
-    let begin = "error pods/shop/db: nothing can be said about its volumes";
+    let begin = "error pods/shop/db: the volumes of the pod are not known";
     assert!(messages[0].starts_with(begin), "{messages:?}");
 }
 
@@ -565,7 +569,7 @@ fn facts_of_plain_volumes_are_kept_once() {
         pod["metadata"]["name"] = format!("db-{number}").into();
         volumes.record_pod(&object(&pod));
     }
-    let recorded = volumes.lock();
+    let recorded = volumes.recorded.lock();
     assert_eq!((recorded.pods.len(), recorded.shared_facts.len()), (10, 1));
     assert_eq!(Arc::strong_count(&recorded.shared_facts["emptyDir"]), 11);
 }

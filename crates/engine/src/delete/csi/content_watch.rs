@@ -1,4 +1,7 @@
 //! Watches a content that is being deleted.
+//!
+//! Not by a `Reflector`, which keeps the current state of many objects: each event of this one counts, also its last
+//! state, and the first failure of the watch ends the attempt.
 
 use std::sync::Arc;
 use std::time::Duration;

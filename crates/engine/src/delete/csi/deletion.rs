@@ -6,12 +6,13 @@ use std::time::Duration;
 use bowline_plugin::Item;
 use futures::StreamExt as _;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::content_watch::{ClusterContent, ContentDeletionWatch, get};
 use super::deletion_unit::{ContentKind, DeletionUnit};
 use super::error::{BoundObject, CsiDeletionError};
 use super::{CsiResources, DeletableCsiSnapshot, DeletionJob, text};
+use crate::backoff::Backoff;
 use crate::cluster::{Query, Subresource};
 use crate::csi::{being_deleted_patch, deletion_policy_patch, group_being_deleted_patch};
 use crate::failpoint::{self, Point};
@@ -243,7 +244,7 @@ impl Deletion<'_> {
         deadline: Instant,
     ) -> Result<(), CsiDeletionError> {
         let Reference { namespace, name, uid } = reference;
-        let mut interval = FIRST_POLL_INTERVAL;
+        let mut backoff = Backoff::new(FIRST_POLL_INTERVAL, MAX_POLL_INTERVAL);
         loop {
             let found = self.job.cluster.get(resource, namespace, name).await;
             let found = found.map_err(|source| CsiDeletionError::ReadBound {
@@ -260,8 +261,7 @@ impl Deletion<'_> {
                     limit: self.job.deadlines.content,
                 });
             }
-            sleep(interval).await;
-            interval = (interval * 2).min(MAX_POLL_INTERVAL);
+            backoff.wait().await;
         }
     }
 }

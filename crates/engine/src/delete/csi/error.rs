@@ -12,57 +12,61 @@ use crate::cluster;
 /// Why a snapshot or a group could not be deleted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsiDeletionError {
-    #[error("the cluster does not serve {}s any more", .0.kind_name())]
+    #[error("the cluster no longer serves {}s", .0.kind_name())]
     NotServed(ContentKind),
     #[error(
-        "the controllers of the driver {driver} have let go of the {} for it {MAX_ATTEMPTS} times, and nothing \
-         proves that it is deleted",
+        "the controllers of driver {driver} removed the {} {MAX_ATTEMPTS} times without \
+         confirming that the snapshot is deleted",
         kind.kind_name()
     )]
     NotProven { driver: String, kind: ContentKind },
-    #[error("the {} {name} stands for another snapshot", kind.kind_name())]
+    #[error("{} {name} belongs to another snapshot", kind.kind_name())]
     OtherSnapshot { kind: ContentKind, name: String },
     #[error("{}", error_chain(.0))]
     InvalidContent(InvalidItem),
-    #[error("the {} {name} for its deletion cannot be created", kind.kind_name())]
+    #[error("{} {name}, which is needed for the deletion, cannot be created", kind.kind_name())]
     CreateContent { kind: ContentKind, name: String, source: cluster::Error },
-    #[error("the {} {name} cannot be read", kind.kind_name())]
+    #[error("{} {name} cannot be read", kind.kind_name())]
     ReadContent { kind: ContentKind, name: String, source: cluster::Error },
-    #[error("the {} {name} cannot be changed", kind.kind_name())]
+    #[error("{} {name} cannot be changed", kind.kind_name())]
     WriteContent { kind: ContentKind, name: String, source: cluster::Error },
     #[error("{}s cannot be listed", kind.kind_name())]
     ListContents { kind: ContentKind, source: cluster::Error },
-    #[error("it is not known what became of it")]
+    #[error("the deletion of the snapshot cannot be watched")]
     Watch(#[source] cluster::Error),
-    #[error("it is not known what became of it")]
+    #[error("the deletion of the snapshot cannot be watched")]
     WatchEnded,
     #[error(
-        "nobody has looked at the {} {name} within {} s: is the snapshotter of the driver {driver} running?",
+        "{} {name} was not reconciled within {} s; check that the csi-snapshotter of driver \
+         {driver} is running",
         kind.kind_name(),
         limit.as_secs()
     )]
     NotReconciled { kind: ContentKind, name: String, limit: Duration, driver: String },
     #[error(
-        "nobody has let go of the {} {name} within {} s: is the snapshotter of the driver {driver} running?",
+        "{} {name} was not released within {} s; check that the csi-snapshotter of driver \
+         {driver} is running",
         kind.kind_name(),
         limit.as_secs()
     )]
     NotReleased { kind: ContentKind, name: String, limit: Duration, driver: String },
     #[error(
-        "the driver {driver} could not do it: {complaint}; its snapshotter tries again, and its log says more"
+        "driver {driver} could not delete the snapshot: {complaint}; the csi-snapshotter \
+         retries, see its log"
     )]
     Driver { driver: String, complaint: String },
     #[error(
-        "it is a member of the group {group}, which the backup does not know of, and which the driver {driver} \
-         deletes whole or not at all; delete that group where it is stored, and then the backup again"
+        "the snapshot belongs to group {group}, which is not in the backup and which driver \
+         {driver} deletes only as a whole; delete the group in the storage system, then delete \
+         the backup again"
     )]
     MemberOfGroup { group: String, driver: String },
-    #[error("its {object} cannot be deleted")]
+    #[error("{object} cannot be deleted")]
     DeleteBound { object: Box<BoundObject>, source: cluster::Error },
-    #[error("its {object} cannot be read")]
+    #[error("{object} cannot be read")]
     ReadBound { object: Box<BoundObject>, source: cluster::Error },
     #[error(
-        "its {object} was not gone within {} s: is the snapshot controller running?",
+        "{object} still exists after {} s; check that the snapshot controller is running",
         limit.as_secs()
     )]
     BoundNotGone { object: Box<BoundObject>, limit: Duration },

@@ -1,8 +1,8 @@
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use crate::csi::{
     BEING_DELETED, GROUP, GROUP_BEING_DELETED, GROUP_DELETION_SECRET, GROUP_SNAPSHOT_API_GROUP,
 };
 use crate::resource::GroupResource;
+use crate::restore::unpack::UnpackLimits;
 
 const PLURAL: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
 const GROUP_PLURAL: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
@@ -108,6 +109,7 @@ impl World {
             actions: Vec::new(),
             cluster: &*self.fake,
             scratch: &std::env::temp_dir(),
+            unpack_limits: UnpackLimits::default(),
             deadlines: self.deadlines,
             stop: &self.stop,
         };
@@ -125,7 +127,7 @@ impl World {
             ended = self.delete() => ended,
             () = controllers.work(&self.fake) => panic!("they do not end"),
         };
-        (ended, controllers.deleted.lock().unwrap().clone())
+        (ended, controllers.deleted.lock().clone())
     }
 }
 
@@ -212,7 +214,7 @@ impl Controllers {
                 && is_not_in_group
             {
                 let is_wiped = {
-                    let mut wiped = self.status_wipes.lock().unwrap();
+                    let mut wiped = self.status_wipes.lock();
                     let is_wiped = *wiped > 0;
                     *wiped = wiped.saturating_sub(1);
                     is_wiped
@@ -220,7 +222,7 @@ impl Controllers {
                 let cleared = if is_wiped {
                     json!({field: null, "readyToUse": false, "error": {"message": "late"}})
                 } else {
-                    self.deleted.lock().unwrap().push(handle.to_owned());
+                    self.deleted.lock().push(handle.to_owned());
                     json!({field: null, "readyToUse": null})
                 };
                 write(name, json!({"status": cleared})).await;
@@ -301,7 +303,10 @@ async fn unfinished_deletion_is_an_error_and_a_retry_finishes_it() {
     let DeletionResult::Failed(errors) = world.delete().await else { panic!("it is not done") };
     let [error] = &errors[..] else { panic!("{errors:?}") };
     assert!(error.contains("error deleting CSI snapshot s1 of shop/data: "), "{error}");
-    assert!(error.contains("nobody has looked at") && error.contains("within 60 s"), "{error}");
+    assert!(
+        error.contains("was not reconciled within") && error.contains("within 60 s"),
+        "{error}"
+    );
     let name = world.fake.creations()[0].name.clone();
     let content = world.fake.object(PLURAL, "", &name).unwrap();
     assert!(content["metadata"].get("deletionTimestamp").is_none(), "it would keep the snapshot");
@@ -310,7 +315,7 @@ async fn unfinished_deletion_is_an_error_and_a_retry_finishes_it() {
     let (DeletionResult::Failed(errors), _) = world.delete_with(&blind).await else {
         panic!("not done")
     };
-    assert!(errors[0].contains("nobody has let go of"), "{errors:?}");
+    assert!(errors[0].contains("was not released within"), "{errors:?}");
     // The driver fails and reports it.
     let uid = content["metadata"]["uid"].clone();
     world.fake.put(json!({
@@ -339,7 +344,7 @@ async fn content_gone_without_proof_is_created_again() {
     let (DeletionResult::Failed(errors), deleted) = world.delete_with(&never).await else {
         panic!("done")
     };
-    assert!(errors[0].contains("nothing proves that it is deleted"), "{errors:?}");
+    assert!(errors[0].contains("without confirming that the snapshot is deleted"), "{errors:?}");
     assert_eq!((world.fake.creations().len(), deleted.len()), (MAX_ATTEMPTS, 0));
 }
 
@@ -435,7 +440,10 @@ async fn member_of_an_unknown_group_is_an_error() {
     let (DeletionResult::Failed(errors), deleted) = world.delete_with(&grouping).await else {
         panic!("it is not done")
     };
-    assert!(errors[0].contains("it is a member of the group g9, which the backup"), "{errors:?}");
+    assert!(
+        errors[0].contains("the snapshot belongs to group g9, which is not in the backup"),
+        "{errors:?}"
+    );
     assert_eq!((world.fake.creations().len(), deleted.len()), (1, 0));
 }
 
@@ -471,7 +479,7 @@ async fn controllers_that_missed_a_deletion_are_nudged() {
         () = late => panic!("they do not end"),
     };
     assert_eq!(ended, DeletionResult::Done);
-    assert_eq!(*seeing.deleted.lock().unwrap(), ["s1"]);
+    assert_eq!(*seeing.deleted.lock(), ["s1"]);
     assert_eq!(started_at.elapsed(), FIRST_NUDGE);
 }
 
@@ -499,7 +507,7 @@ async fn missing_driver_is_found_before_deletion() {
         check_csi_ready(&cluster(), &mut [csi_snapshot(), other]).await.unwrap_err().messages();
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
     assert!(
-        reason.contains("b.driver is not installed") && reason.ends_with("left: s2"),
+        reason.contains("b.driver is not installed") && reason.ends_with("left over: s2"),
         "{reason}"
     );
     let reasons =
@@ -518,10 +526,15 @@ async fn groups_are_not_deleted_without_the_group_api() {
     }));
     let reasons = check_csi_ready(&fake, &mut group()).await.unwrap_err().messages();
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
-    assert!(reason.contains("VolumeGroupSnapshotContents") && reason.ends_with("left: m1, m2"));
+    assert!(
+        reason.contains("VolumeGroupSnapshotContents") && reason.ends_with("left over: m1, m2")
+    );
     check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap();
     // A group that does not answer may serve them.
     let fake = cluster().with_failed_group("groupsnapshot.storage.k8s.io/v1beta1: no answer");
     let reasons = check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap_err().messages();
-    assert!(reasons[0].contains("it is not known"), "{reasons:?}");
+    assert!(
+        reasons[0].contains("cannot check whether CSI snapshots can be deleted"),
+        "{reasons:?}"
+    );
 }

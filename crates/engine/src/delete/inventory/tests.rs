@@ -54,7 +54,16 @@ async fn held_handles(
     let mut inventory = read_inventory(&store, &name).await.unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let backup = Backup::default();
-    read_csi_inventory(&store, &name, &backup, scratch.path(), &mut inventory).await.unwrap();
+    read_csi_inventory(
+        &store,
+        &name,
+        &backup,
+        scratch.path(),
+        UnpackLimits::default(),
+        &mut inventory,
+    )
+    .await
+    .unwrap();
     let handles = |contents: &[Value]| {
         let handle = |one: &Value| one["status"]["snapshotHandle"].as_str().unwrap().to_owned();
         contents.iter().map(handle).collect()

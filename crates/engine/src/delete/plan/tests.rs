@@ -113,7 +113,7 @@ fn undeletable_data_blocks_the_deletion() {
         (copy("k1"), vec!["PodVolumeBackups", "copy-1"]),
         (upload("k1"), vec!["DataUploads", "up-1"]),
         (csi, vec!["CSI snapshots", "vsc-1"]),
-        (without_location, vec!["the snapshot s1 names no location"]),
+        (without_location, vec!["snapshot s1 names no VolumeSnapshotLocation"]),
         (
             volume(json!({"backupMethod": "PodVolumeBackup", "pvbInfo": {"snapshotHandle": "k"}})),
             vec!["PodVolumeBackups", "shop/data"],
@@ -135,7 +135,7 @@ fn undeletable_data_blocks_the_deletion() {
             volume(json!({
                 "backupMethod": "NativeSnapshot", "nativeSnapshotInfo": {"snapshotHandle": "s9"},
             })),
-            vec!["where they were taken", "shop/data (s9)"],
+            vec!["snapshots without a location", "shop/data (s9)"],
         ),
     ] {
         let reason = reason(&completed_backup(), &inventory);
@@ -340,7 +340,7 @@ fn possible_user_snapshot_blocks_the_deletion() {
     });
     let inventory = BackupInventory { csi_undecided: vec![content], ..BackupInventory::default() };
     let reason = reason(&completed_backup(), &inventory);
-    assert!(reason.contains("whether it took them") && reason.contains("vsc-1"), "{reason}");
+    assert!(reason.contains("may not have created") && reason.contains("vsc-1"), "{reason}");
     // An earlier attempt has deleted the files with this information, and the snapshots before them.
     let plan = plan_deletion(&backup("u", "Deleting", DAY), &inventory).unwrap();
     assert_eq!(plan.csi, []);

@@ -84,10 +84,10 @@ fn every_observation_has_its_outcome() {
         (vec![(1, failed(Code::Unimplemented))], "Failed: no"),
         (vec![(1, invalid)], "Failed: operation ID op-1 is invalid"),
         (unclear(4), "New"),
-        (unclear(5), "Failed: the plugin could not tell how it goes, 5 times in 4 s: no"),
+        (unclear(5), "Failed: the plugin could not report progress, 5 times in 4 s: no"),
         (
             vec![(1, failed(Code::Unknown)), (121, failed(Code::Unknown))],
-            "Failed: the plugin could not tell how it goes, 2 times in 120 s: no",
+            "Failed: the plugin could not report progress, 2 times in 120 s: no",
         ),
         (
             vec![
@@ -105,13 +105,13 @@ fn every_observation_has_its_outcome() {
         (vec![(over, TimePassed)], "New"),
         (
             vec![(over, TimePassed), (over + 1, StopAnswered(Ok(())))],
-            "Failed: timed out: it has not ended within 14400 s; the plugin was told to stop, and \
-             has not said that it did",
+            "Failed: timed out: the operation has not ended within 14400 s; the plugin accepted \
+             the cancellation and has not confirmed the end",
         ),
         (
             vec![(over, TimePassed), (over + 1, StopAnswered(Err(Error::unknown("busy").into())))],
-            "Failed: timed out: it has not ended within 14400 s; the plugin could not stop it and \
-             may go on: busy",
+            "Failed: timed out: the operation has not ended within 14400 s; the plugin could not \
+             cancel the operation, which may continue: busy",
         ),
         (vec![(over, ended(PluginState::Succeeded))], "Completed"),
         // A cancellation.
@@ -131,16 +131,18 @@ fn every_observation_has_its_outcome() {
         ),
         (
             vec![(1, canceled()), (2, StopAnswered(Ok(()))), (31, running(1, true))],
-            "Failed: canceled: by a user; the plugin was told to stop, and has not said that it did",
+            "Failed: canceled: by a user; the plugin accepted the cancellation and has not \
+             confirmed the end",
         ),
         (
             vec![(1, canceled()), (31, TimePassed)],
-            "Failed: canceled: by a user; the plugin did not answer when told to stop, and may go on",
+            "Failed: canceled: by a user; the plugin did not respond to the cancellation, and \
+             the operation may continue",
         ),
         (
             vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, failed(Code::NotFound))],
-            "Failed: canceled: by a user; the plugin was told to stop, and has not said that it \
-             did: no",
+            "Failed: canceled: by a user; the plugin accepted the cancellation and has not \
+             confirmed the end: no",
         ),
         // Without a request.
         (vec![(1, StopAnswered(Ok(())))], "New"),
@@ -277,8 +279,8 @@ fn snapshot_without_progress_support_is_complete_and_unobservable_one_stays_in_p
     assert_eq!(
         next.state,
         State::Failed(
-            "timed out: it has not ended within 14400 s; the plugin was told to stop, and has not \
-             said that it did: phase Done"
+            "timed out: the operation has not ended within 14400 s; the plugin accepted the \
+             cancellation and has not confirmed the end: phase Done"
                 .into()
         )
     );
@@ -316,17 +318,17 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
         (vec![(0, UploadStarted), unavailable(1), unavailable(1700)], "InProgress"),
         (
             vec![(0, UploadStarted), unavailable(1), unavailable(1801)],
-            "Failed: it was tried 2 times within 1800 s: no",
+            "Failed: the upload failed 2 times within 1800 s: no",
         ),
         (vec![(0, UploadStarted), unknown(1), unknown(2)], "InProgress"),
         (
             vec![(0, UploadStarted), unknown(1), unknown(2), unknown(3)],
-            "Failed: it has failed 3 times: no",
+            "Failed: the upload failed 3 times: no",
         ),
         // Each attempt gets as far as the previous one, and no further.
         (
             [0, 10, 20].into_iter().flat_map(|start| attempt(start, &[30, 90], unknown)).collect(),
-            "Failed: it has failed 3 times: no",
+            "Failed: the upload failed 3 times: no",
         ),
         // Unavailable only now.
         (
@@ -350,8 +352,8 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
         (vec![(0, UploadStarted), (1, canceled()), (2, returned(Ok(())))], "Completed"),
         (
             vec![(0, UploadStarted), (over, TimePassed), (over + 1, StopAnswered(Ok(())))],
-            "Failed: timed out: it has not ended within 14400 s; the plugin was told to stop, and \
-             has not said that it did",
+            "Failed: timed out: the operation has not ended within 14400 s; the plugin accepted \
+             the cancellation and has not confirmed the end",
         ),
     ] {
         let description = format!("{steps:?}");

@@ -103,7 +103,7 @@ impl Tracker<'_> {
         if effects.cancel {
             self.request_stop(index).await;
         }
-        let error = Error::new(Code::Aborted, "it was not going on");
+        let error = Error::new(Code::Aborted, "the upload was not running");
         self.observe(index, Observation::UploadReturned(Err(error)));
     }
 

@@ -42,7 +42,7 @@ fn rules(config: &BTreeMap<String, String>) -> Vec<Rule> {
     let rule = |(key, row): (&String, &String)| {
         let rule = Rule::parse(row);
         if rule.is_none() {
-            tracing::warn!("row {key:?} for {CHANGE_IMAGE_NAME} is not `old,new`: it is ignored");
+            tracing::warn!("row {key:?} for {CHANGE_IMAGE_NAME} is ignored: expected `old,new`");
         }
         rule
     };

@@ -106,8 +106,8 @@ fn from_annotations(pod: &Pod, uid: &str) -> Result<Option<Value>> {
     let Some(image) = get(INIT_IMAGE) else { return Ok(None) };
     let Some(command) = get(INIT_COMMAND) else {
         return Err(invalid(&format!(
-            "annotation {INIT_IMAGE} asks for an init container without a command: add \
-             {INIT_COMMAND}, which may be `[]` to run what the image does by itself"
+            "annotation {INIT_IMAGE} requests an init container without a command; add \
+             {INIT_COMMAND}, which may be `[]` for the default command of the image"
         )));
     };
     let name = get(INIT_NAME).cloned().unwrap_or_else(|| generated_name(pod, uid));
@@ -127,7 +127,9 @@ fn parse_command(text: &str) -> Result<Vec<String>> {
     }
     // The message omits the text, which may contain a password.
     serde_json::from_str(text).map_err(|_| {
-        invalid(&format!("annotation {INIT_COMMAND} begins with `[` but is no JSON list of texts"))
+        invalid(&format!(
+            "annotation {INIT_COMMAND} begins with `[` but is not a JSON list of strings"
+        ))
     })
 }
 
@@ -135,7 +137,7 @@ fn parse_command(text: &str) -> Result<Vec<String>> {
 fn generated_name(pod: &Pod, uid: &str) -> String {
     let Metadata { namespace, name, .. } = &pod.metadata;
     let hash = Sha256::digest(format!("{uid}/{namespace}/{name}"));
-    format!("{GENERATED_NAME_PREFIX}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+    format!("{GENERATED_NAME_PREFIX}{}", hex::encode(&hash[..4]))
 }
 
 /// The init containers to add. `namespace` is the target namespace of the pod, `uid` its uid in the backup.

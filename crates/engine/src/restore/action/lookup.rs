@@ -105,7 +105,7 @@ impl Lookup {
                     accounts.0.entry(account.namespace).or_default().insert(account.name);
                 }
                 Err(cluster::Error::Object(error)) => {
-                    tracing::warn!("a ServiceAccount cannot be read and is passed over: {error}");
+                    tracing::warn!("a ServiceAccount cannot be read and is ignored: {error}");
                 }
                 Err(error) => return Err(action_error(&error, "cannot list the ServiceAccounts")),
             }

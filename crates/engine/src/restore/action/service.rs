@@ -47,7 +47,7 @@ impl UserNodePorts {
                 // Old clients wrote numbers as strings.
                 Some(Value::String(number)) => number.parse().map_err(|_| {
                     let message =
-                        format!("annotation {LAST_APPLIED} has a nodePort that is no number");
+                        format!("annotation {LAST_APPLIED} has a nodePort that is not a number");
                     Error::new(Code::InvalidArgument, message)
                 })?,
                 number => number.and_then(Value::as_u64).unwrap_or_default(),
@@ -90,7 +90,7 @@ fn owned_specs(service: &Value) -> impl Iterator<Item = &Value> {
 fn last_applied(service: &Value) -> Result<Option<Value>> {
     let Some(applied) = annotation(service, LAST_APPLIED) else { return Ok(None) };
     serde_json::from_str(applied).map(Some).map_err(|error| {
-        let message = format!("annotation {LAST_APPLIED} is no JSON: {error}");
+        let message = format!("annotation {LAST_APPLIED} is not JSON: {error}");
         Error::new(Code::InvalidArgument, message)
     })
 }

@@ -108,7 +108,8 @@ fn additional_items_pass_fewer_filters() {
         (None, "secrets", "a", true, YES),
         (None, "pods", "b", false, skip(Reason::NamespaceNotIncluded)),
         (None, "pods", "b", true, YES),
-        (None, "datauploads.velero.io", "b", false, skip(Reason::NamespaceNotIncluded)),
+        (None, "datauploads.velero.io", "b", false, skip(Reason::KindExcluded)),
+        (None, "deletebackuprequests.velero.io", "a", true, skip(Reason::KindExcluded)),
         (None, "namespaces", "", false, skip(Reason::NamespaceNotIncluded)),
     ] {
         let filter = filter(&spec(cluster_resources));

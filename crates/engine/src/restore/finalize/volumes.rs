@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::super::action::CSI_PVC_ACTION;
 use super::super::action::csi::{CONTENTS, GROUP_CONTENTS, GROUP_GROUP, kind};
-use crate::cluster::watch::{WaitOutcome, wait_until};
+use crate::cluster::watch::{WaitOutcome, WatchedObjects, wait_until};
 use crate::cluster::{Cluster, Error, Query, Subresource};
 use crate::operation::{Operation, State};
 use crate::report::{Report, ReportSubject};
@@ -55,15 +55,15 @@ enum UpdateError {
     Cluster(#[from] Error),
     #[error(transparent)]
     Object(#[from] InvalidItem),
-    #[error("it has no volume after {} s", .0.as_secs())]
+    #[error("the claim has no volume after {} s", .0.as_secs())]
     NoVolume(Duration),
-    #[error("its volume {volume} is not bound after {} s", limit.as_secs())]
+    #[error("volume {volume} is not bound after {} s", limit.as_secs())]
     NotBound { volume: String, limit: Duration },
-    #[error("its volume {volume} is bound to another claim, {namespace}/{name}")]
+    #[error("volume {volume} is bound to another claim, {namespace}/{name}")]
     OtherClaim { volume: String, namespace: String, name: String },
-    #[error("its volume {volume} does not get what it had")]
+    #[error("the settings of volume {volume} cannot be restored")]
     Patch { volume: String, source: Error },
-    #[error("its contents are not ready after {} s", .0.as_secs())]
+    #[error("the VolumeSnapshotContents of the group are not ready after {} s", .0.as_secs())]
     NotReady(Duration),
 }
 
@@ -161,8 +161,8 @@ impl VolumeFinalizer<'_> {
         let volume = match bound_volume(&claim) {
             Some(volume) => volume.to_owned(),
             None if self.waits_for_consumer(resources, &claim).await? => {
-                let text =
-                    "its volume is made when a pod first needs it, and keeps what its class says";
+                let text = "the volume is created when a pod first uses the claim, and keeps the \
+                     settings of its StorageClass";
                 tracing::info!(item = %update.id, "{text}");
                 return Ok(());
             }
@@ -211,8 +211,7 @@ impl VolumeFinalizer<'_> {
         deadline: Instant,
         condition: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, UpdateError> {
-        let condition =
-            |seen: &crate::cluster::watch::WatchedObjects| seen.iter().find_map(&condition);
+        let condition = |seen: &WatchedObjects| seen.iter().find_map(&condition);
         match wait_until(self.cluster, resource, query, deadline, condition).await? {
             WaitOutcome::Found(found) => Ok(Some(found)),
             WaitOutcome::TimedOut => Ok(None),
@@ -258,7 +257,7 @@ impl VolumeFinalizer<'_> {
                 let waited =
                     self.wait_until_ready(contents, &query, &handles(&value), deadline).await;
                 if let Err(error) = waited {
-                    let text = "the stub of a snapshot group goes all the same";
+                    let text = "the stub of a snapshot group is removed nevertheless";
                     report.warn(&stub.id(), format!("{text}: {}", error_chain(&error)));
                 }
             }
@@ -292,7 +291,7 @@ impl VolumeFinalizer<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        let all_ready = |seen: &crate::cluster::watch::WatchedObjects| {
+        let all_ready = |seen: &WatchedObjects| {
             let is_ready = |name: &String| {
                 let content = seen.get("", name);
                 let ready = content.and_then(|content| content.pointer("/status/readyToUse"));

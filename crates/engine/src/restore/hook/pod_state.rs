@@ -106,11 +106,11 @@ pub(super) enum PodEnd {
     Stopped,
     #[error("the pod has been deleted")]
     Deleted,
-    #[error("the pod has been deleted, and another has taken its place")]
+    #[error("the pod was deleted and replaced by another")]
     Replaced,
     #[error("the pod is being deleted")]
     Terminating,
-    #[error("the pod has ended with the phase {0}")]
+    #[error("the pod ended in phase {0}")]
     Phase(String),
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for GiveUpReason {
             Self::Timeout { wait_for_ready, limit, missing } => {
                 let condition = if *wait_for_ready { "ready" } else { "running" };
                 let limit = limit.as_secs_f64();
-                write!(f, "its container was not {condition} within {limit} s: {missing}")
+                write!(f, "the container was not {condition} within {limit} s: {missing}")
             }
         }
     }
@@ -168,10 +168,10 @@ pub(super) enum MissingCondition {
 impl fmt::Display for MissingCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (text, reason) = match self {
-            Self::NotStarted => ("it has not been started", None),
-            Self::NotReady => ("it runs, but is not ready", None),
-            Self::Ended(reason) => ("it has ended", reason.as_deref()),
-            Self::Waiting(reason) => ("it waits", reason.as_deref()),
+            Self::NotStarted => ("not started", None),
+            Self::NotReady => ("running, but not ready", None),
+            Self::Ended(reason) => ("terminated", reason.as_deref()),
+            Self::Waiting(reason) => ("waiting", reason.as_deref()),
             Self::Unknown(error) => return f.write_str(error),
         };
         match reason {

@@ -168,7 +168,7 @@ fn all_invalid_hooks_are_reported_together() {
         "hooks.resources[1] \"bad\": includedNamespaces: ",
         "hooks.resources[1] \"bad\": excludedNamespaces: ",
         "hooks.resources[1] \"bad\": labelSelector: ",
-        "hooks.resources[1] \"bad\": postHooks[1]: it has no command",
+        "hooks.resources[1] \"bad\": postHooks[1]: no command is set",
         "hooks.resources[1] \"bad\": postHooks[2]: onError is \"Panic\"",
         "hooks.resources[1] \"bad\": postHooks[3]: execTimeout is -1s",
         "hooks.resources[1] \"bad\": postHooks[4]: waitTimeout is -2s",
@@ -338,19 +338,19 @@ fn a_container_that_the_pod_does_not_have_is_never_waited_for() {
 fn wait_ends_at_the_hook_or_server_timeout() {
     let wait = |seconds: &str| json!({"exec": {"command": ["w"], "waitTimeout": seconds}});
     let within = |seconds: &str, reason: &str| {
-        format!("its container was not running within {seconds} s: {reason}")
+        format!("the container was not running within {seconds} s: {reason}")
     };
     let terminated = json!({"name": "main", "state": {"terminated": {"reason": "Error"}}});
     let pulls = json!({"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}});
     let empty = json!({"name": "main", "state": {"waiting": {}}});
     for (hooks, container, waited, expected) in [
         (json!([exec("a")]), json!({}), 599, Ok(1000)),
-        (json!([exec("a")]), json!({}), 600, Err((0, within("600", "it has not been started")))),
+        (json!([exec("a")]), json!({}), 600, Err((0, within("600", "not started")))),
         (json!([wait("1500ms")]), json!({}), 1, Ok(500)),
-        (json!([wait("2s")]), pulls, 2, Err((0, within("2", "it waits: ImagePullBackOff")))),
-        (json!([wait("2s")]), empty, 2, Err((0, within("2", "it waits")))),
+        (json!([wait("2s")]), pulls, 2, Err((0, within("2", "waiting: ImagePullBackOff")))),
+        (json!([wait("2s")]), empty, 2, Err((0, within("2", "waiting")))),
         (json!([wait("5s"), wait("2s")]), terminated, 3, {
-            Err((1, within("2", "it has ended: Error")))
+            Err((1, within("2", "terminated: Error")))
         }),
         (json!([wait("1h")]), json!({}), 700, Ok(1000)),
         // A hook whose container is up runs, however late.
@@ -367,7 +367,7 @@ fn wait_ends_at_the_hook_or_server_timeout() {
     }
     let ready = json!([{"exec": {"command": ["r"], "waitForReady": true}}]);
     let status = json!({"containerStatuses": [up("main", false)]});
-    let reason = "its container was not ready within 600 s: it runs, but is not ready";
+    let reason = "the container was not ready within 600 s: running, but not ready";
     assert_eq!(step(ready, status, 600), Err((Some(0), reason.into())));
 }
 
@@ -379,15 +379,12 @@ fn no_hook_runs_in_an_ended_pod() {
     };
     let with = |change: fn(&mut Value)| Some(pod_with(json!({}), change));
     assert_eq!(ended_reason(None, "u"), "the pod has been deleted");
-    assert_eq!(
-        ended_reason(with(|_| {}), "v"),
-        "the pod has been deleted, and another has taken its place"
-    );
+    assert_eq!(ended_reason(with(|_| {}), "v"), "the pod was deleted and replaced by another");
     let deleted = with(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
     assert_eq!(ended_reason(deleted, "u"), "the pod is being deleted");
     let ended = with(|pod| pod["status"]["phase"] = "Succeeded".into());
-    assert_eq!(ended_reason(ended, "u"), "the pod has ended with the phase Succeeded");
+    assert_eq!(ended_reason(ended, "u"), "the pod ended in phase Succeeded");
     let failed = json!({"phase": "Failed", "containerStatuses": [up("main", true)]});
-    let reason = "the pod has ended with the phase Failed";
+    let reason = "the pod ended in phase Failed";
     assert_eq!(step(json!([exec("a")]), failed, 0), Err((None, reason.into())));
 }

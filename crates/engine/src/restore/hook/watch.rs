@@ -5,13 +5,14 @@ mod tests;
 
 use std::mem;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_api::Restore;
 use bowline_plugin::ResourceIdentifier;
 use futures::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -65,7 +66,7 @@ struct PodHookRun {
 /// Why a hook that was started counts as failed, as the rest of a sentence about it.
 #[derive(Debug, thiserror::Error)]
 enum HookFailure {
-    #[error("was broken off: {}; it may still be running in the container", PodEnd::Stopped)]
+    #[error("was aborted: {}; the command may still be running in the container", PodEnd::Stopped)]
     Stopped,
     /// The command failed, with its exit code and the end of its output.
     #[error("failed: {0}")]
@@ -133,16 +134,18 @@ impl HookRunner {
             let ran = AssertUnwindSafe(pod_run.run(&mut remaining, uid)).catch_unwind().await;
             if ran.is_err() {
                 pod_run.shared.add_failed(remaining.len());
-                pod_run.report.error(&pod_run.id, "its hooks broke off: a defect; see the log");
+                pod_run
+                    .report
+                    .error(&pod_run.id, "the hooks of the pod were aborted by a bug; see the log");
             }
         };
-        self.tasks().spawn(task.in_current_span());
+        self.tasks.lock().spawn(task.in_current_span());
     }
 
     /// Waits until no hook runs or waits any more. Returns the number of hooks, and the number of failed ones.
     pub async fn finish(&self) -> (u64, u64) {
         loop {
-            let mut tasks = mem::take(&mut *self.tasks());
+            let mut tasks = mem::take(&mut *self.tasks.lock());
             if tasks.is_empty() {
                 break;
             }
@@ -150,10 +153,6 @@ impl HookRunner {
         }
         let HookCounters { attempted, failed, .. } = &*self.shared;
         (attempted.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

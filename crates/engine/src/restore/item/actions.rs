@@ -38,21 +38,21 @@ const READY_MAX_ERRORS: usize = 3;
 pub(in crate::restore) enum ActionsError {
     #[error(transparent)]
     Item(InvalidItem),
-    #[error("it is not restored")]
+    #[error("the item is not restored")]
     Journal(#[from] journal::Error),
     #[error("the action {action} failed")]
     Execute { action: Name, source: bowline_plugin::Error },
     #[error("an action returned no object")]
     Returned(#[source] InvalidItem),
     /// The restore was stopped. The process that resumes it runs the actions again.
-    #[error("stopped before it was restored")]
+    #[error("the restore was stopped before this item")]
     Stopped,
-    #[error("stopped while what the action {0} added was not ready")]
+    #[error("the restore was stopped while the additional items of action {0} were not ready")]
     StoppedWaiting(Name),
     /// The actions failed in an earlier process, with the text of the journal.
     #[error("{0}")]
     BeforeRestart(String),
-    #[error("what the actions made of it before the server was started again is lost")]
+    #[error("the result of the actions, from before the server restarted, is lost")]
     Lost(#[source] StoredItemError),
 }
 
@@ -118,7 +118,10 @@ impl ItemRestore<'_> {
             let Some(action) = action else { continue };
             let cancel_call = action.plugin.cancel(&operation.id, &context.request.restore);
             if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, cancel_call).await, Ok(Ok(()))) {
-                tracing::warn!(operation = %operation.id, "it may go on, though nobody waits for it");
+                tracing::warn!(
+                    operation = %operation.id,
+                    "the operation could not be canceled and may continue"
+                );
             }
         }
     }
@@ -134,7 +137,7 @@ impl ItemRestore<'_> {
         if selecting().next().is_none() {
             return Ok(ActionsOutcome::Changed(value));
         }
-        let mut item = Item::from_object(&value).map_err(ActionsError::Item)?;
+        let mut item = Item::from_value(&value).map_err(ActionsError::Item)?;
         drop(value);
         for action in selecting() {
             if action.begins_operations {
@@ -192,12 +195,12 @@ impl ItemRestore<'_> {
         let name = &action.name;
         if action.begins_operations {
             let text = format!(
-                "the action {name} is shown this item again: what it had begun, if anything, may be \
+                "the action {name} processes this item again; results of the first call may be \
                  left over: {error}"
             );
             self.report.warn(id, text);
         } else {
-            tracing::warn!(item = %id, "the action {name} is shown this item again: {error}");
+            tracing::warn!(item = %id, "the action {name} processes this item again: {error}");
         }
         execute().await
     }
@@ -213,8 +216,8 @@ impl ItemRestore<'_> {
         let Self { context, served_api, id, .. } = *self;
         let mut restored = Vec::new();
         let requester = || match action {
-            Some(action) => format!("the action {action} wants"),
-            None => "an action wanted, before the server was started again,".to_owned(),
+            Some(action) => format!("the action {action} requested"),
+            None => "an action requested, before the server restarted,".to_owned(),
         };
         for additional in items {
             if additional.name.is_empty() {
@@ -230,8 +233,8 @@ impl ItemRestore<'_> {
             }
             if must_be_included && let Some(namespace) = self.protected_namespace(&additional) {
                 let text = format!(
-                    "{} {additional}, which was not restored: nothing comes to the namespace {namespace} \
-                     that was not asked for; include its namespace, if it is to",
+                    "{} {additional}, which was not restored: only included items are restored \
+                     into namespace {namespace}; to restore it, include its namespace",
                     requester()
                 );
                 self.report.warn(id, text);
@@ -284,13 +287,16 @@ impl ItemRestore<'_> {
             AdditionalItemsReadiness::Ready => return Ok(()),
             AdditionalItemsReadiness::TimedOut => {
                 let limit = limit.as_secs_f64();
-                format!("what the action {name} added was not ready within {limit} s")
+                format!("additional items of action {name} were not ready within {limit} s")
             }
             AdditionalItemsReadiness::Failed(error) => {
-                format!("the action {name} cannot say whether what it added is ready: {error}")
+                format!(
+                    "the action {name} cannot check whether its additional items are ready: \
+                     {error}"
+                )
             }
         };
-        self.report.error(id, format!("{reason}; the item is restored all the same"));
+        self.report.error(id, format!("{reason}; the item is restored nevertheless"));
         Ok(())
     }
 
@@ -346,7 +352,7 @@ impl ItemRestore<'_> {
     ) {
         let Self { context, id, .. } = *self;
         let (plugin, now) = (action.name.clone(), Timestamp::now());
-        tracing::info!(item = %id, %plugin, %operation, "an operation was begun");
+        tracing::info!(item = %id, %plugin, %operation, "an operation was started");
         let timeout = context.request.timeouts.item_operation;
         let started =
             Operation::started(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout);
@@ -370,7 +376,7 @@ enum AdditionalItemsReadiness {
 fn without_must_include(item: &Item) -> Result<Item, ActionsError> {
     let mut value: Value = item.parse().map_err(ActionsError::Returned)?;
     reset::remove_must_include(&mut value);
-    Item::from_object(&value).map_err(ActionsError::Returned)
+    Item::from_value(&value).map_err(ActionsError::Returned)
 }
 
 /// True if an action requires that its additional items are included.

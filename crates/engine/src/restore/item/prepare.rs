@@ -24,8 +24,8 @@ pub(in crate::restore) enum ArchiveItem {
     Excluded(Reason),
     /// A Namespace, which has rules of its own. Its target is set.
     Namespace,
-    /// An item that must never be restored.
-    NotRestorable(Reason),
+    /// Excluded because of its content, such as a completed pod.
+    ContentExcluded(Reason),
     /// An object to restore.
     Object(Box<StoredObject>),
 }
@@ -114,7 +114,7 @@ impl ItemRestore<'_> {
         self.target = Some((Arc::clone(&object.resource), namespace.clone(), id.name.clone()));
         let value: Value = object.item.parse()?;
         if let RestoreVerdict::Skip(reason) = filter::check_content(&kind, &value) {
-            return Ok(ArchiveItem::NotRestorable(reason));
+            return Ok(ArchiveItem::ContentExcluded(reason));
         }
         Ok(ArchiveItem::Object(Box::new(StoredObject {
             kind,

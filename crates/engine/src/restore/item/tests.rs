@@ -1,4 +1,3 @@
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +8,7 @@ use bowline_plugin::{
 };
 use bowline_store::file::Results;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -67,7 +67,7 @@ impl SlowReadinessAction {
 
     /// Times of the checks.
     fn times(&self) -> Vec<Duration> {
-        self.readiness_calls.lock().unwrap().iter().map(|(time, _)| *time).collect()
+        self.readiness_calls.lock().iter().map(|(time, _)| *time).collect()
     }
 }
 
@@ -94,7 +94,7 @@ impl RestoreItemAction for SlowReadinessAction {
     ) -> Answer<bool> {
         let now = self.start.elapsed();
         let before = {
-            let mut calls = self.readiness_calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut calls = self.readiness_calls.lock();
             calls.push((now, items.iter().map(ToString::to_string).collect()));
             calls.len() - 1
         };
@@ -240,6 +240,7 @@ async fn run_with_operations(
         requests: 4,
         items: 8,
         scratch: std::env::temp_dir(),
+        unpack_limits: UnpackLimits::default(),
         namespace: "velero".into(),
         priorities: Priorities::default(),
         resource_timeout: SERVER_TIMEOUT,
@@ -272,7 +273,7 @@ async fn run_with_operations(
     let context = assemble(inputs, served_api, actions, Arc::clone(&report), now).await.unwrap();
     let context = Arc::new(context);
     let _stopped = visit_all(&context).await;
-    let operations = context.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let operations = context.operations.lock().clone();
     (fake, report.results(), operations)
 }
 
@@ -334,8 +335,8 @@ async fn readiness_wait_ends_at_the_timeout() {
     ] {
         let outcome = restore(SlowReadinessAction::ready_after(own, Duration::MAX)).await;
         let expected = format!(
-            "what the action example.io/needy added was not ready within {words}; the item is \
-             restored all the same"
+            "additional items of action example.io/needy were not ready within {words}; the item is \
+             restored nevertheless"
         );
         assert_eq!(outcome.error(), expected);
         assert_eq!(outcome.elapsed, limit);
@@ -353,7 +354,7 @@ async fn silent_action_is_given_up_at_the_timeout() {
     let hangs =
         |timeout| SlowReadinessAction::new(timeout, |_, _| Box::pin(std::future::pending()));
     let outcome = restore(hangs(Some(3 * SECOND))).await;
-    assert!(outcome.error().contains("was not ready within 3 s"), "{}", outcome.error());
+    assert!(outcome.error().contains("were not ready within 3 s"), "{}", outcome.error());
     assert_eq!(outcome.elapsed, 3 * SECOND);
     assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
     // An answer gets a minimum time even if the timeout is short.
@@ -379,8 +380,8 @@ async fn failed_readiness_check_is_retried() {
     ] {
         let outcome = restore(SlowReadinessAction::failing(usize::MAX, error.clone())).await;
         let expected = format!(
-            "the action example.io/needy cannot say whether what it added is ready: {error}; the \
-             item is restored all the same"
+            "the action example.io/needy cannot check whether its additional items are ready: \
+             {error}; the item is restored nevertheless"
         );
         assert_eq!(outcome.error(), expected);
         assert_eq!(outcome.action.times().len(), questions, "{error}");
@@ -400,7 +401,7 @@ async fn readiness_check_names_existing_items_by_backup_name() {
     let spec = json!({"namespaceMapping": {"shop": "copy"}});
     let outcome = restore_with(action, spec, CancellationToken::new()).await;
     assert_eq!(outcome.results.warnings.count(), 1, "{:?}", outcome.results);
-    let items = outcome.action.readiness_calls.lock().unwrap()[0].1.clone();
+    let items = outcome.action.readiness_calls.lock()[0].1.clone();
     assert_eq!(items, [id("secrets", "needed").to_string()]);
     assert!(outcome.cluster.object("configmaps", "copy", "parent").is_some());
 
@@ -409,7 +410,7 @@ async fn readiness_check_names_existing_items_by_backup_name() {
     action.secrets = &["needed"];
     let spec = json!({"excludedResources": ["secrets"]});
     let outcome = restore_with(action, spec, CancellationToken::new()).await;
-    assert_eq!(outcome.action.readiness_calls.lock().unwrap()[0].1, [""; 0]);
+    assert_eq!(outcome.action.readiness_calls.lock()[0].1, [""; 0]);
     assert!(outcome.has("configmaps", "parent") && !outcome.has("secrets", "needed"));
 }
 
@@ -432,8 +433,8 @@ async fn waiting_item_is_not_restored_after_a_stop() {
 async fn item_that_crashes_its_plugin_does_not_fail_others() {
     let name = || "example.io/mortal".parse().unwrap();
     let failed = "the action example.io/mortal failed: it has died";
-    let unsure = "the action example.io/mortal cannot say whether what it added is ready: it has \
-                  died; the item is restored all the same";
+    let unsure = "the action example.io/mortal cannot check whether its additional items are ready: it \
+         has died; the item is restored nevertheless";
     // An action that may start operations may have started one that is a leftover.
     for (action, error, warned) in [
         (NamedAction::new(name(), CrashingAction::shared(false)), failed, &[][..]),
@@ -456,8 +457,8 @@ async fn item_that_crashes_its_plugin_does_not_fail_others() {
         warnings.sort();
         let leftover_warning = |name: &&str| {
             format!(
-                "configmaps/{name}: the action example.io/mortal is shown this item again: what it \
-                 had begun, if anything, may be left over: it has died"
+                "configmaps/{name}: the action example.io/mortal processes this item again; \
+                 results of the first call may be left over: it has died"
             )
         };
         assert_eq!(warnings, warned.iter().map(leftover_warning).collect::<Vec<_>>());

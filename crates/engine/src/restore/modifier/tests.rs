@@ -79,7 +79,7 @@ fn a_document_is_read_strictly() {
         (&good.replace("replace", "change"), true, "unsupported operation change"),
         (&good.replace("operation: replace", "operation: \"\""), true, "operation cannot be empty"),
         (&good.replace("/spec/storageClassName", "\"\""), true, "path cannot be empty"),
-        (&good.replace("/spec/storageClassName", "spec.x"), true, "no JSON pointer"),
+        (&good.replace("/spec/storageClassName", "spec.x"), true, "not a JSON pointer"),
         (&good.replace("value: gold", "value: \"{gold\""), true, "not valid JSON"),
         (
             &rule("groupResource: pods", "patches:\n- operation: copy\n  path: /a"),

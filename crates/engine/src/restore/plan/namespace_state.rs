@@ -1,9 +1,10 @@
 //! Namespaces in a dry run: checked once, and created only with dry-run requests.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_plugin::ResourceIdentifier;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::super::{Context, namespace};
@@ -33,9 +34,9 @@ impl NamespaceState {
     pub(super) fn reason(&self, name: &str) -> Option<String> {
         match self {
             Self::Exists => None,
-            Self::WillBeCreated => Some(format!("its namespace {name} does not exist yet")),
+            Self::WillBeCreated => Some(format!("namespace {name} does not exist yet")),
             Self::Terminating => Some(format!(
-                "its namespace {name} is being deleted; the restore would wait for that"
+                "namespace {name} is being deleted; the restore would wait until it is gone"
             )),
             Self::Refused(reason) => Some(reason.clone()),
         }
@@ -52,7 +53,7 @@ impl Planner {
         target: &str,
     ) -> NamespaceState {
         let cell = {
-            let mut known = self.namespaces.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.namespaces.known.lock();
             Arc::clone(known.entry(target.to_owned()).or_default())
         };
         cell.get_or_init(|| self.check_namespace_state(context, original, target)).await.clone()
@@ -77,7 +78,7 @@ impl Planner {
             // The dry-run requests in the namespace will show.
             Err(error) if refusal::is_permission_error(&error) => return NamespaceState::Exists,
             Err(error) => {
-                return NamespaceState::Refused(format!("its namespace {target}: {error}"));
+                return NamespaceState::Refused(format!("namespace {target}: {error}"));
             }
         }
         let finding = match namespace::namespace_item(
@@ -97,9 +98,9 @@ impl Planner {
             Err(error) => Finding::new(PlanVerdict::Refuse, error.to_string()),
         };
         let state = match &finding {
-            Finding { verdict: PlanVerdict::Refuse, reason } => NamespaceState::Refused(format!(
-                "its namespace {target} cannot be created: {reason}"
-            )),
+            Finding { verdict: PlanVerdict::Refuse, reason } => {
+                NamespaceState::Refused(format!("namespace {target} cannot be created: {reason}"))
+            }
             _ => NamespaceState::WillBeCreated,
         };
         let id = ResourceIdentifier {

@@ -54,26 +54,26 @@ pub(super) fn judge_refusal(error: &Error, planned: &PlannedDependencies) -> Fin
     let Error::Refused { code, message, .. } = error else { return refuse() };
     match cause_in_message(*code, message) {
         Some(RefusalCause::Permission) => {
-            not_validated(format!("your own rights do not suffice to try: {message}"))
+            not_validated(format!("your permissions are not sufficient for a dry run: {message}"))
         }
         Some(RefusalCause::WebhookWithoutDryRun) => {
-            not_validated(format!("it cannot be tried: {message}"))
+            not_validated(format!("a dry run is not possible: {message}"))
         }
         Some(RefusalCause::ServiceAccount(account)) if planned.has(ACCOUNTS, account) => {
-            not_validated(format!("it needs the service account {account}, which is not there yet"))
+            not_validated(format!("the service account {account} does not exist yet"))
         }
         Some(RefusalCause::PriorityClass(class))
             if planned.has(PRIORITIES, &format!("/{class}")) =>
         {
-            not_validated(format!("it needs the priority class {class}, which is not there yet"))
+            not_validated(format!("the priority class {class} does not exist yet"))
         }
         Some(RefusalCause::NotFound { kind: "namespaces", name }) => {
-            not_validated(format!("its namespace {name} does not exist yet"))
+            not_validated(format!("namespace {name} does not exist yet"))
         }
         Some(RefusalCause::NotFound { kind: kind @ (ROLES | CLUSTER_ROLES), name })
             if planned.has_anywhere(kind, name) =>
         {
-            not_validated(format!("it needs {kind} {name}, which is not there yet"))
+            not_validated(format!("{kind} {name} does not exist yet"))
         }
         _ => refuse(),
     }
@@ -166,28 +166,33 @@ mod tests {
                 403,
                 "configmaps is forbidden: User \"jane\" cannot create resource \"configmaps\" in \
                  API group \"\" in the namespace \"shop\"",
-                Some("your own rights do not suffice to try: configmaps is forbidden: "),
+                Some(
+                    "your permissions are not sufficient for a dry run: configmaps is forbidden: ",
+                ),
             ),
             (
                 403,
                 "roles.rbac.authorization.k8s.io \"r\" is forbidden: user \"jane\" (groups=[]) is \
                  attempting to grant RBAC permissions not currently held:\n{}",
-                Some("your own rights do not suffice to try: "),
+                Some("your permissions are not sufficient for a dry run: "),
             ),
             (
                 400,
                 "admission webhook \"a.io\" does not support dry run",
-                Some("it cannot be tried: admission webhook \"a.io\" does not support dry run"),
+                Some(
+                    "a dry run is not possible: admission webhook \"a.io\" does not support dry \
+                     run",
+                ),
             ),
-            (403, &account("shop/web"), Some("it needs the service account shop/web, which ")),
+            (403, &account("shop/web"), Some("the service account shop/web does not")),
             (403, &account("other/web"), None),
-            (403, &class("high"), Some("it needs the priority class high, which is not ")),
+            (403, &class("high"), Some("the priority class high does not exist ")),
             (403, &class("low"), None),
-            (404, "namespaces \"x\" not found", Some("its namespace x does not exist yet")),
+            (404, "namespaces \"x\" not found", Some("namespace x does not exist yet")),
             (
                 404,
                 "roles.rbac.authorization.k8s.io \"reader\" not found",
-                Some("it needs roles.rbac.authorization.k8s.io reader, which is not there yet"),
+                Some("roles.rbac.authorization.k8s.io reader does not exist yet"),
             ),
             (404, "roles.rbac.authorization.k8s.io \"writer\" not found", None),
             (404, "configmaps \"settings\" not found", None),

@@ -30,6 +30,7 @@ async fn plan_with(
         requests: 4,
         items: 8,
         scratch: std::env::temp_dir(),
+        unpack_limits: UnpackLimits::default(),
         namespace: "velero".into(),
         priorities: Priorities::default(),
         resource_timeout: Duration::from_secs(1),
@@ -107,17 +108,18 @@ async fn each_item_gets_a_verdict_and_a_reason_in_the_order_of_the_restore() {
         [
             "customresourcedefinitions.apiextensions.k8s.io/widgets.example.io Create",
             "namespaces/gone Create",
-            "namespaces/shop Skip: it exists",
-            "configmaps/gone/lost NotValidated: its namespace gone does not exist yet",
+            "namespaces/shop Skip: the namespace exists",
+            "configmaps/gone/lost NotValidated: namespace gone does not exist yet",
             "configmaps/shop/new Create",
-            "configmaps/shop/other Skip: it exists and would stay as it is, but differs in data.key",
-            "configmaps/shop/same Skip: it exists and is the same",
-            "pods/shop/done Skip: it had completed when the backup was taken",
+            "configmaps/shop/other Skip: the object exists and would be kept, although it \
+             differs in data.key",
+            "configmaps/shop/same Skip: the object exists and is identical",
+            "pods/shop/done Skip: the pod or job was already complete at the time of the backup",
             "services/shop/bad Refuse: the API server answered 422 (Invalid): no such port",
             "gadgets.example.io/shop/g Refuse: the cluster does not serve gadgets.example.io: is \
              its definition missing?",
-            "widgets.example.io/shop/w NotValidated: its kind is not there before its definition \
-             is restored",
+            "widgets.example.io/shop/w NotValidated: the kind is not served before its \
+             definition is restored",
         ]
     );
     assert!(plan.would_fail());
@@ -145,10 +147,10 @@ async fn mapped_object_is_updated_if_policy_is_update() {
     assert_eq!(
         summary(&plan),
         [
-            "serviceaccounts/shop/app Update: it exists and lacks something in metadata",
-            "configmaps/shop/other Update: it exists and differs in data.key",
-            "configmaps/shop/same Skip: it exists and is the same; only the labels of the restore \
-             would be put on it",
+            "serviceaccounts/shop/app Update: the object exists and lacks values in metadata",
+            "configmaps/shop/other Update: the object exists and differs in data.key",
+            "configmaps/shop/same Skip: the object exists and is identical; only the labels of \
+             the restore would be added",
         ]
     );
     let targets = plan.entries.iter().filter_map(|entry| entry.target.as_ref());
@@ -166,7 +168,7 @@ async fn refused_namespace_refuses_its_objects() {
     ];
     let plan = plan_of(fake, request(json!({"includedNamespaces": ["shop"]}), ""), &objects).await;
     let reason = "the API server answered 422 (Invalid): not here";
-    let inside = format!("its namespace shop cannot be created: {reason}");
+    let inside = format!("namespace shop cannot be created: {reason}");
     assert_eq!(
         summary(&plan),
         [
@@ -229,8 +231,8 @@ async fn colliding_items_are_reported() {
         ("configmaps", config_map("b", "x", "b")),
         ("configmaps", config_map("b", "own", "b")),
     ];
-    let beside = "configmaps/a/x is restored to the same place, and would stay as it is";
-    let replaces = "it would replace configmaps/a/x, which is restored to the same place";
+    let beside = "configmaps/a/x is restored under the same name and would be kept";
+    let replaces = "the item would replace configmaps/a/x, which is restored under the same name";
     for (policy, verdict) in
         [("none", format!("Skip: {beside}")), ("update", format!("Update: {replaces}"))]
     {
@@ -240,9 +242,9 @@ async fn colliding_items_are_reported() {
         let plan = plan_of(fake, request(spec, ""), &objects).await;
         let expected = [
             "persistentvolumeclaims/a/data Create".to_owned(),
-            "persistentvolumeclaims/b/data Refuse: its data was not restored: its place is taken by \
-             persistentvolumeclaims/a/data, which this restore has put there; restore it by itself \
-             into another namespace"
+            "persistentvolumeclaims/b/data Refuse: the data of the claim was not restored: this \
+             restore has created persistentvolumeclaims/a/data under the same name; restore the \
+             claim separately into another namespace"
                 .to_owned(),
             "configmaps/a/x Create".to_owned(),
             "configmaps/b/own Create".to_owned(),
@@ -288,8 +290,8 @@ async fn volume_from_snapshot_is_planned_without_calling_the_plugin() {
             ..BackupVolumes::default()
         }
     };
-    let creation = "Create: it would be made from the snapshot snap-1 by the plugin of the \
-                VolumeSnapshotLocation default";
+    let creation = "Create: the volume would be created from snapshot snap-1 by the plugin of \
+         VolumeSnapshotLocation default";
     let fake = || Fake::usual().with(namespace("shop"));
     let plan = plan_with(fake(), request(json!({}), ""), &objects, volumes()).await;
     let expected = [
@@ -355,7 +357,7 @@ async fn claims_from_csi_snapshots_are_planned_with_what_they_need() {
     let expected = [
         "volumesnapshotcontents.snapshot.storage.k8s.io/vsc Create",
         "volumesnapshots.snapshot.storage.k8s.io/shop/vs Create",
-        "persistentvolumes/pv-1 Skip: its claim gets a new one from a CSI snapshot",
+        "persistentvolumes/pv-1 Skip: the claim gets a new volume from a CSI snapshot",
         "persistentvolumeclaims/shop/data Create",
     ];
     assert_eq!(summary(&plan), expected);

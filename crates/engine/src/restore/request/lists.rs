@@ -6,30 +6,7 @@ use bowline_api::RestoreSpec;
 
 use super::invalid::{FilterLists, InvalidLists, ValidationError};
 use crate::glob::{Glob, check_namespace};
-use crate::restore::filter::Lists;
-
-/// Resources that are never restored: they belong to a cluster, are synced from the bucket automatically, or request
-/// an action of a server. A restored DeleteBackupRequest would delete a backup. Velero's list has the first nine.
-const NEVER_RESTORED: [&str; 18] = [
-    "nodes",
-    "events",
-    "events.events.k8s.io",
-    "backups.velero.io",
-    "restores.velero.io",
-    "resticrepositories.velero.io",
-    "csinodes.storage.k8s.io",
-    "volumeattachments.storage.k8s.io",
-    "backuprepositories.velero.io",
-    "volumepluginbackups.velero.io",
-    "volumepluginrestores.velero.io",
-    "deletebackuprequests.velero.io",
-    "downloadrequests.velero.io",
-    "serverstatusrequests.velero.io",
-    "podvolumebackups.velero.io",
-    "podvolumerestores.velero.io",
-    "datauploads.velero.io",
-    "datadownloads.velero.io",
-];
+use crate::restore::filter::{Lists, NEVER_RESTORED};
 
 /// Kubernetes' limit for the name of a namespace.
 const MAX_NAMESPACE_LENGTH: usize = 63;

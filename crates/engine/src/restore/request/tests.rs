@@ -114,7 +114,7 @@ fn defaults_are_filled_in() {
     assert_eq!(request.backup_name.as_str(), "b");
     assert_eq!(request.namespace, "velero");
     assert_eq!(*request.restore, prepared.restore);
-    assert_eq!(request.existing, ExistingObjectPolicy::Unset);
+    assert_eq!(request.existing_policy, ExistingObjectPolicy::Unset);
     assert!(request.volumes.restore_pvs && !request.volumes.allow_empty);
     assert!(!request.preserve_node_ports && request.modifiers.is_none());
     assert_eq!(request.timeouts.item_operation, time::Duration::from_hours(4));
@@ -153,7 +153,7 @@ fn explicit_settings_are_kept() {
     let request = request.outcome.unwrap();
     assert!(!request.volumes.restore_pvs && request.volumes.allow_empty);
     assert!(request.preserve_node_ports && request.modifiers.is_some());
-    assert_eq!(request.existing, ExistingObjectPolicy::Update);
+    assert_eq!(request.existing_policy, ExistingObjectPolicy::Update);
     assert_eq!(request.timeouts.item_operation, time::Duration::from_mins(1));
     assert_eq!(request.filter.namespaces.included, globs(&["a*"]));
     assert_eq!(request.filter.kinds.included, globs(&["po"]));
@@ -240,10 +240,8 @@ fn each_broken_rule_has_its_message() {
                     ..LabelSelector::default()
                 });
             },
-            &[
-                "invalid labelSelector: \"Near\" is no operator for a: expected In, NotIn, Exists or \
-               DoesNotExist",
-            ],
+            &["invalid labelSelector: \"Near\" is not an operator for a: expected In, NotIn, \
+                 Exists or DoesNotExist"],
         ),
         (
             |restore, _| restore.spec.item_operation_timeout = Duration::from_seconds(-1),

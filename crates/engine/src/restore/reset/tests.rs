@@ -216,30 +216,35 @@ fn volume_decision_depends_on_data_and_reclaim_policy() {
         ("Delete", known(&none), options, fresh("not in the backup")),
         ("Delete", known(&skipped), options, fresh("not opted in")),
         ("Retain", known(&skipped), options, as_is),
-        ("Delete", known(&files), options, unavailable("copy of its files")),
-        ("Retain", known(&files), no_pvs, unavailable("copy of its files")),
+        ("Delete", known(&files), options, unavailable("by file-system backup")),
+        ("Retain", known(&files), no_pvs, unavailable("by file-system backup")),
         ("Delete", known(&csi), options, from_claim),
         ("Retain", known(&csi), no_pvs, from_claim),
-        ("Delete", known(&lost), options, unavailable("saving it had failed")),
-        (
-            "Delete",
-            known(&moved),
-            options,
-            unavailable("data mover copied it into the store (kopia-7)"),
-        ),
+        ("Delete", known(&lost), options, unavailable("its snapshot or copy failed")),
+        ("Delete", known(&moved), options, unavailable("saved by a data mover (kopia-7)")),
         (
             "Retain",
             known(&native),
             options,
-            unavailable("of a plugin (snap-1), but the backup does"),
+            unavailable("the location of the plugin snapshot (snap-1)"),
         ),
         ("Delete", known(&native), no_pvs, as_is),
         ("Delete", with(&whole, Some(&native)), options, from("snap-1")),
         ("Retain", with(&whole, Some(&native)), options, from("snap-1")),
         ("Delete", with(&whole, Some(&native)), no_pvs, as_is),
-        ("Delete", with(&broken, Some(&native)), options, unavailable("saving it had failed")),
+        (
+            "Delete",
+            with(&broken, Some(&native)),
+            options,
+            unavailable("its snapshot or copy failed"),
+        ),
         ("Delete", with(&broken, Some(&native)), no_pvs, as_is),
-        ("Delete", with(&whole, Some(&not_uploaded)), options, unavailable("saving it had failed")),
+        (
+            "Delete",
+            with(&whole, Some(&not_uploaded)),
+            options,
+            unavailable("its snapshot or copy failed"),
+        ),
         (
             "Delete",
             with(&new_snapshot, Some(&native)),
@@ -247,19 +252,19 @@ fn volume_decision_depends_on_data_and_reclaim_policy() {
             unavailable("snapshot snap-1 is New"),
         ),
         ("Delete", with(&odd, Some(&native)), options, unavailable("snapshot snap-1 is Paused")),
-        ("Delete", with(&silent, Some(&native)), options, unavailable("snap-1 is not known")),
+        ("Delete", with(&silent, Some(&native)), options, unavailable("snap-1 is unknown")),
         ("Delete", with(&unnamed, Some(&native)), options, unavailable("has no id")),
         ("Delete", known(&other), options, unavailable("Magic")),
-        ("Retain", known(&failed), options, unavailable("had failed")),
+        ("Retain", known(&failed), options, unavailable("its snapshot or copy failed")),
         // Old backups have no volume information.
         ("Delete", with(&whole, None), options, from("snap-1")),
-        ("Delete", with(&broken, None), options, unavailable("saving it had failed")),
+        ("Delete", with(&broken, None), options, unavailable("its snapshot or copy failed")),
         ("Retain", with(&whole, None), no_pvs, as_is),
         (
             "Delete",
             SavedData { has_pod_volume_backup: true, ..saved },
             options,
-            unavailable("files"),
+            unavailable("file-system backup"),
         ),
         ("Delete", SavedData { has_csi_snapshot: true, ..saved }, options, from_claim),
         (
@@ -271,7 +276,7 @@ fn volume_decision_depends_on_data_and_reclaim_policy() {
         // The volume information takes precedence over other findings.
         ("Retain", with(&whole, Some(&none)), options, as_is),
         ("Delete", with(&whole, Some(&skipped)), options, fresh("not opted in")),
-        ("Delete", with(&whole, Some(&files)), options, unavailable("copy of its files")),
+        ("Delete", with(&whole, Some(&files)), options, unavailable("by file-system backup")),
     ] {
         let volume = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
         let found = decide_volume(&volume, saved, options);
@@ -300,13 +305,13 @@ fn a_user_may_allow_empty_volumes() {
     let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
         panic!("not allowed")
     };
-    assert!(reason.to_string().contains("cannot be brought back"), "{reason}");
+    assert!(reason.to_string().contains("cannot be restored"), "{reason}");
     let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
     let saved = SavedData { snapshot: Some(&broken), ..SavedData::default() };
     let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
         panic!("not allowed")
     };
-    assert!(reason.to_string().contains("had failed"), "{reason}");
+    assert!(reason.to_string().contains("its snapshot or copy failed"), "{reason}");
     let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
     let saved = SavedData { snapshot: Some(&whole), ..SavedData::default() };
     assert_eq!(

@@ -62,18 +62,22 @@ impl fmt::Display for MissingData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSaved(reason) if reason.is_empty() => {
-                f.write_str("its data is not in the backup")
+                f.write_str("the data of the volume is not in the backup")
             }
-            Self::NotSaved(reason) => write!(f, "its data is not in the backup: {reason}"),
-            Self::SaveFailed => f.write_str("its data is not in the backup: saving it had failed"),
+            Self::NotSaved(reason) => {
+                write!(f, "the data of the volume is not in the backup: {reason}")
+            }
+            Self::SaveFailed => f.write_str(
+                "the data of the volume is not in the backup: its snapshot or copy failed",
+            ),
             Self::SnapshotUnknown { detail } => write!(
                 f,
-                "its data cannot be brought back: it is in a snapshot of a plugin{}, but the backup does not say \
-                 where",
+                "the data of the volume cannot be restored: the backup does not name the \
+                 location of the plugin snapshot{}",
                 in_brackets(detail)
             ),
             Self::SnapshotWithoutId => {
-                f.write_str("its data is not in the backup: its snapshot has no id")
+                f.write_str("the data of the volume is not in the backup: the snapshot has no id")
             }
             Self::SnapshotIncomplete { id, phase } => {
                 let phase = match phase {
@@ -81,24 +85,28 @@ impl fmt::Display for MissingData {
                     Some(SnapshotPhase::Completed) => "Completed",
                     Some(SnapshotPhase::Failed) => "Failed",
                     Some(SnapshotPhase::Other(phase)) => phase,
-                    None => "not known",
+                    None => "unknown",
                 };
                 let space = if id.is_empty() { "" } else { " " };
                 write!(
                     f,
-                    "its data is not in the backup: the phase of its snapshot{space}{id} is {phase}"
+                    "the data of the volume is not in the backup: the phase of \
+                     snapshot{space}{id} is {phase}"
                 )
             }
             Self::Unsupported { method, detail } => {
                 let place = match method {
-                    SaveMethod::Snapshot => "it is in a snapshot of a plugin",
-                    SaveMethod::Files => "it is in a copy of its files",
-                    SaveMethod::Csi => "it is in a snapshot of a CSI driver",
-                    SaveMethod::DataMover => "a data mover copied it into the store",
-                    SaveMethod::Unknown => "it was saved by means that it does not know",
+                    SaveMethod::Snapshot => "it was saved as a snapshot of a plugin",
+                    SaveMethod::Files => "it was saved by file-system backup",
+                    SaveMethod::Csi => "it was saved as a CSI snapshot",
+                    SaveMethod::DataMover => "it was saved by a data mover",
+                    SaveMethod::Unknown => "it was saved by an unknown method",
                 };
                 let detail = in_brackets(detail);
-                write!(f, "its data cannot be brought back by this version: {place}{detail}")
+                write!(
+                    f,
+                    "the data of the volume cannot be restored by this version: {place}{detail}"
+                )
             }
         }
     }

@@ -10,16 +10,16 @@ use crate::item::InvalidObject;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The archive does not contain the item.
-    #[error("it is not in the backup")]
+    #[error("the item is not in the backup")]
     Missing,
     /// The temporary file could not be read.
-    #[error("it cannot be read back from the scratch folder: {0}")]
+    #[error("the item cannot be read from the scratch folder: {0}")]
     Scratch(#[from] io::Error),
     /// The item is not a valid object.
-    #[error("what the backup has of it is no object: {0}")]
+    #[error("the file of the item in the backup is not an object: {0}")]
     Object(#[from] InvalidObject),
     /// The object declares a different identity.
-    #[error("what the backup has under its name says that it is {0}")]
+    #[error("the file of the item in the backup contains {0}")]
     Mismatch(String),
 }
 
@@ -33,7 +33,7 @@ pub enum UnpackError {
     #[error("the archive is refused: {0}")]
     TooLarge(ExceededLimit),
     /// The download failed.
-    #[error("the archive does not come from the bucket: {0}")]
+    #[error("the archive cannot be read from the bucket: {0}")]
     Source(io::Error),
 }
 
@@ -41,20 +41,33 @@ pub enum UnpackError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExceededLimit {
     /// Number of entries.
-    #[error("it has more than {0} entries")]
+    #[error("the archive has more than {0} entries")]
     Entries(u64),
     /// Memory for the index.
-    #[error("its index takes more than {0} bytes")]
+    #[error("the index of the archive needs more than {0} bytes of memory")]
     Index(u64),
     /// Bytes kept on disk.
-    #[error("its items take more than {0} bytes")]
+    #[error("the items need more than {0} bytes of the scratch directory")]
     Spool(u64),
     /// Bytes of all entries.
-    #[error("it holds more than {0} bytes")]
+    #[error("the archive contains more than {0} bytes, uncompressed")]
     Total(u64),
     /// Ratio of expanded to compressed size.
-    #[error("it expands to more than {0} times its size")]
+    #[error("the archive expands to more than {0} times its size")]
     Ratio(u64),
+}
+
+impl ExceededLimit {
+    /// Flag of the server that sets the limit, if there is one.
+    #[must_use]
+    pub fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Total(_) => Some("--archive-size-limit"),
+            Self::Spool(_) => Some("--archive-scratch-limit"),
+            Self::Index(_) => Some("--archive-index-limit"),
+            Self::Entries(_) | Self::Ratio(_) => None,
+        }
+    }
 }
 
 /// Defect of an archive as a whole, or of an entry, whose path is shown as it is displayed.
@@ -64,10 +77,10 @@ pub enum Defect {
     #[error("{0}")]
     Break(ArchiveBreak),
     /// The archive goes on after its end.
-    #[error("there is something behind the end of the archive")]
+    #[error("data follows the end of the archive")]
     TrailingData,
     /// The entry is a link or a device.
-    #[error("{path} is no file")]
+    #[error("{path} is not a file")]
     NotAFile {
         /// The path.
         path: String,
@@ -97,7 +110,7 @@ pub enum Defect {
         preferred: String,
     },
     /// The item occurs a second time.
-    #[error("{path} is there twice; the first one counts")]
+    #[error("{path} occurs twice; the first one is used")]
     Duplicate {
         /// The path.
         path: String,
@@ -119,7 +132,7 @@ pub enum Defect {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ArchiveBreak {
     /// Between two entries.
-    #[error("the archive breaks off after {entries} entries: {cause}")]
+    #[error("the archive ends early after {entries} entries: {cause}")]
     Between {
         /// Number of entries before the break.
         entries: u64,
@@ -127,7 +140,7 @@ pub enum ArchiveBreak {
         cause: BreakCause,
     },
     /// In an entry.
-    #[error("the archive breaks off in {path}: {cause}")]
+    #[error("the archive ends early in {path}: {cause}")]
     InEntry {
         /// The path, as it is displayed.
         path: String,
@@ -135,7 +148,7 @@ pub enum ArchiveBreak {
         cause: BreakCause,
     },
     /// After the entries.
-    #[error("the archive breaks off at its end: {0}")]
+    #[error("the archive ends early: {0}")]
     AtEnd(BreakCause),
 }
 
@@ -143,7 +156,7 @@ pub enum ArchiveBreak {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BreakCause {
     /// There is no rest.
-    #[error("its end is missing")]
+    #[error("the end is missing")]
     EndMissing,
     /// The data is no archive, or is damaged.
     #[error("{0}")]

@@ -70,7 +70,7 @@ impl Meter {
             return Err(self.fail(UnpackError::TooLarge(excess)));
         }
         let Some(allowed) = self.allowed.get().checked_sub(bytes) else {
-            let text = format!("its headers are longer than {HEADERS} bytes");
+            let text = format!("the headers are longer than {HEADERS} bytes");
             return Err(io::Error::other(text));
         };
         self.allowed.set(allowed);

@@ -50,17 +50,17 @@ pub(super) fn parse(path: &str) -> Result<ArchiveEntry, BadPath> {
     // Some tar writers prefix every path.
     let path = path.strip_prefix("./").unwrap_or(path);
     if path.starts_with('/') {
-        return Err(Invalid("it is an absolute path"));
+        return Err(Invalid("the path is absolute"));
     }
     let parts: Vec<&str> = path.split('/').collect();
     if parts.iter().any(|part| matches!(*part, "" | "." | "..") || part.contains('\0')) {
-        return Err(Invalid("it is no plain path"));
+        return Err(Invalid("the path is not normalized"));
     }
     match parts.as_slice() {
         ["metadata", "version"] => Ok(ArchiveEntry::FormatVersion),
-        ["metadata", ..] => Err(Unknown("it is of no use here")),
+        ["metadata", ..] => Err(Unknown("the file is not used")),
         ["resources", resource, rest @ ..] => item(resource, rest),
-        _ => Err(Unknown("it is in no folder that a backup has")),
+        _ => Err(Unknown("the folder is not part of a backup")),
     }
 }
 
@@ -75,16 +75,16 @@ fn item(resource: &str, rest: &[&str]) -> Result<ArchiveEntry, BadPath> {
             },
             rest,
         ),
-        [] => return Err(Invalid("it names no item")),
+        [] => return Err(Invalid("the path names no item")),
     };
     let (namespace, file) = match rest {
         ["cluster", file] => ("", file),
         ["namespaces", namespace, file] => (*namespace, file),
-        _ => return Err(Invalid("it names no item")),
+        _ => return Err(Invalid("the path names no item")),
     };
-    let name = file.strip_suffix(".json").ok_or(Invalid("it is no JSON file"))?;
+    let name = file.strip_suffix(".json").ok_or(Invalid("the file is not a JSON file"))?;
     if name.is_empty() {
-        return Err(Invalid("it names no item"));
+        return Err(Invalid("the path names no item"));
     }
     if name.len() > MAX_NAME_LENGTH
         || namespace.len() > MAX_LABEL_LENGTH
@@ -92,7 +92,7 @@ fn item(resource: &str, rest: &[&str]) -> Result<ArchiveEntry, BadPath> {
         || matches!(&version, VersionFolder::Preferred(one) | VersionFolder::Other(one)
             if one.len() > MAX_LABEL_LENGTH)
     {
-        return Err(Unknown("a name in it is too long"));
+        return Err(Unknown("a name in the path is too long"));
     }
     let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
     Ok(ArchiveEntry::Item(ItemPath {

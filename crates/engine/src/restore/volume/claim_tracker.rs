@@ -4,26 +4,24 @@
 //! operation; so the end is known when it comes, without polling the API server.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::label;
 use bowline_plugin::{Code, Error, OperationId, Progress, Result, State};
-use futures::StreamExt as _;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::cluster::events::last_warning;
+use crate::cluster::watch::{ReflectedState, Reflector};
 use crate::cluster::{Cluster, Query, WatchEvent};
 use crate::item::Object;
 use crate::resource::{Resource, Resources};
 
 /// Time that a progress query waits for the end.
 const PROGRESS_WAIT: Duration = Duration::from_secs(15);
-/// Pause before a failed watch is restarted.
-const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Timeout for finding out why a claim has no volume.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -32,11 +30,14 @@ pub struct ClaimTracker {
     cluster: Arc<dyn Cluster>,
     kind: Arc<Resource>,
     events: Option<Arc<Resource>>,
-    selector: String,
-    claims: watch::Sender<HashMap<(String, String), ClaimState>>,
+    reflector: Reflector<Claims>,
     /// Canceled operations.
     canceled: Mutex<HashSet<String>>,
 }
+
+/// Claims, by namespace and name.
+#[derive(Default)]
+struct Claims(HashMap<(String, String), ClaimState>);
 
 /// Last observed state of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,9 +70,9 @@ impl ClaimState {
         match self {
             Self { is_gone: true, .. } => failed("the claim was deleted"),
             Self { uid: other, .. } if other != uid => {
-                failed("the claim was deleted, and another has its name")
+                failed("the claim was deleted and replaced by another")
             }
-            Self { phase, .. } if phase == "Lost" => failed("the claim has lost its volume"),
+            Self { phase, .. } if phase == "Lost" => failed("the claim is in phase Lost"),
             Self { phase, volume, .. } if phase == "Bound" && !volume.is_empty() => {
                 Some(State::Succeeded)
             }
@@ -85,59 +86,28 @@ impl ClaimTracker {
     pub fn new(cluster: Arc<dyn Cluster>, resources: &Resources, restore: &str) -> Option<Self> {
         let kind = Arc::clone(resources.core("persistentvolumeclaims")?);
         let events = resources.core("events").cloned();
-        let selector = format!("{}={}", label::RESTORE_NAME, label::value(restore));
-        let claims = watch::Sender::new(HashMap::new());
-        Some(Self { cluster, kind, events, selector, claims, canceled: Mutex::default() })
+        let label_selector = format!("{}={}", label::RESTORE_NAME, label::value(restore));
+        let query = Query { label_selector, ..Query::default() };
+        let reflector = Reflector::new([(Arc::clone(&kind), query)], Claims::default());
+        Some(Self { cluster, kind, events, reflector, canceled: Mutex::default() })
     }
 
     /// Watches the claims, until dropped.
     pub async fn run(&self) {
-        loop {
-            let query = Query { label_selector: self.selector.clone(), ..Query::default() };
-            let mut changes = self.cluster.watch(&self.kind, query);
-            while let Some(change) = changes.next().await {
-                match change {
-                    Ok(change) => self.apply_change(change),
-                    Err(error) => tracing::warn!("claims cannot be followed: {error}"),
-                }
-            }
-            sleep(WATCH_RETRY_PAUSE).await;
-        }
-    }
-
-    fn apply_change(&self, change: WatchEvent) {
-        let (object, is_gone) = match change {
-            // The watch lists existing claims again; one that is not listed may be gone, and is then queried.
-            WatchEvent::Started => {
-                self.claims.send_modify(HashMap::clear);
-                return;
-            }
-            WatchEvent::Applied(object) => (object, false),
-            WatchEvent::Deleted(object) => (object, true),
-        };
-        let claim_state = ClaimState { is_gone, ..ClaimState::of(&object) };
-        self.claims.send_modify(|all| {
-            all.insert((object.namespace, object.name), claim_state);
-        });
+        self.reflector.run(&*self.cluster).await;
     }
 
     /// Progress of an operation. Waits briefly for its end.
     pub async fn progress(&self, operation: &OperationId) -> Result<Progress> {
         let target = TrackedClaim::parse(operation)?;
         let key = (target.namespace.to_owned(), target.name.to_owned());
-        let mut updates = self.claims.subscribe();
-        let is_canceled = || self.canceled().contains(operation.as_str());
-        let has_ended = |all: &HashMap<(String, String), ClaimState>| {
-            is_canceled()
-                || all
-                    .get(&key)
-                    .is_some_and(|claim_state| claim_state.terminal_state(target.uid).is_some())
+        let is_canceled = || self.canceled.lock().contains(operation.as_str());
+        let end = |claims: &Claims| {
+            let state = claims.0.get(&key).and_then(|claim| claim.terminal_state(target.uid));
+            (state.is_some() || is_canceled()).then_some(())
         };
-        let claim_state = match timeout(PROGRESS_WAIT, updates.wait_for(has_ended)).await {
-            Ok(Ok(all)) => all.get(&key).cloned(),
-            _ => self.claims.borrow().get(&key).cloned(),
-        };
-        let claim_state = match claim_state {
+        self.reflector.wait_for(Instant::now() + PROGRESS_WAIT, end).await;
+        let claim_state = match self.reflector.read(|claims| claims.0.get(&key).cloned()) {
             Some(claim_state) => claim_state,
             // The watch has not seen the claim, though it may exist.
             None => match self.cluster.get(&self.kind, target.namespace, target.name).await {
@@ -160,7 +130,7 @@ impl ClaimTracker {
             None => {
                 let description = self.no_volume_reason(&target).await;
                 let state = if is_canceled() {
-                    State::Failed(format!("the claim is left as it is: {description}"))
+                    State::Failed(format!("the claim is kept: {description}"))
                 } else {
                     State::Running
                 };
@@ -177,9 +147,10 @@ impl ClaimTracker {
         read: ClaimState,
     ) -> ClaimState {
         if read.terminal_state(target.uid) == Some(State::Succeeded) {
-            self.claims.send_modify(|all| {
-                all.entry(key).or_insert_with(|| read.clone());
+            self.reflector.modify(|claims| {
+                claims.0.entry(key).or_insert_with(|| read.clone());
             });
+            self.reflector.wake();
         }
         read
     }
@@ -188,24 +159,20 @@ impl ClaimTracker {
     pub fn volume(&self, operation: &OperationId) -> Option<String> {
         let target = TrackedClaim::parse(operation).ok()?;
         let key = (target.namespace.to_owned(), target.name.to_owned());
-        let claims = self.claims.borrow();
-        let claim_state = claims
-            .get(&key)
-            .filter(|seen| seen.terminal_state(target.uid) == Some(State::Succeeded))?;
-        Some(claim_state.volume.clone())
+        self.reflector.read(|claims| {
+            let claim = claims.0.get(&key)?;
+            let is_bound = claim.terminal_state(target.uid) == Some(State::Succeeded);
+            is_bound.then(|| claim.volume.clone())
+        })
     }
 
     /// Ends the wait. The claim itself still gets its volume; the operation reports that, and what the claim waits for.
     pub async fn cancel(&self, operation: &OperationId) -> Result<()> {
-        self.canceled().insert(operation.to_string());
+        self.canceled.lock().insert(operation.to_string());
         // Wakes the pending progress queries.
-        self.claims.send_modify(|_| {});
+        self.reflector.wake();
         let target = TrackedClaim::parse(operation)?;
         Err(Error::new(Code::FailedPrecondition, self.no_volume_reason(&target).await))
-    }
-
-    fn canceled(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.canceled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Message of the last warning event of a claim without a volume.
@@ -219,9 +186,25 @@ impl ClaimTracker {
             None => Ok(None),
         };
         match warning {
-            Ok(Some(warning)) => format!("it has no volume yet: {warning}"),
-            _ => "it has no volume yet".to_owned(),
+            Ok(Some(warning)) => format!("the claim has no volume yet: {warning}"),
+            _ => "the claim has no volume yet".to_owned(),
         }
+    }
+}
+
+impl ReflectedState for Claims {
+    fn apply(&mut self, event: WatchEvent) {
+        let (object, is_gone) = match event {
+            // The watch lists existing claims again; one that is not listed may be gone, and is then queried.
+            WatchEvent::Started => {
+                self.0.clear();
+                return;
+            }
+            WatchEvent::Applied(object) => (object, false),
+            WatchEvent::Deleted(object) => (object, true),
+        };
+        let claim_state = ClaimState { is_gone, ..ClaimState::of(&object) };
+        self.0.insert((object.namespace, object.name), claim_state);
     }
 }
 

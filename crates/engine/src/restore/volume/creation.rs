@@ -5,15 +5,17 @@
 //! plugin's answer. If it is unknown whether a volume was created, that is reported.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use bowline_plugin::{
     Class, Code, Item, Progress, ResourceIdentifier, SnapshotId, VolumeId, VolumeInfo,
 };
 use bowline_store::file::Snapshot;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -30,10 +32,9 @@ use crate::journal::VolumeRequested;
 use crate::report::error_text;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
 
-/// Number of attempts to open a location, and to have a plugin attach a volume to a PersistentVolume, if a retry may
-/// help; and the first backoff, which doubles.
-const MAX_ATTEMPTS: u32 = 3;
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+/// Retries of opening a location, and of having a plugin attach a volume to a PersistentVolume, if one may help.
+const RETRIES: ExponentialBuilder =
+    ExponentialBuilder::new().with_min_delay(Duration::from_secs(1)).with_max_times(2);
 /// Interval between progress queries.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum interval for a plugin that does not report progress.
@@ -69,25 +70,18 @@ impl VolumeCreator {
 
     async fn open(&self, location: &str) -> OpenResult {
         let cell = {
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sessions = self.sessions.lock();
             Arc::clone(sessions.entry(location.to_owned()).or_default())
         };
         cell.get_or_init(|| self.open_with_retries(location)).await.clone()
     }
 
     async fn open_with_retries(&self, location: &str) -> OpenResult {
-        let mut backoff = FIRST_BACKOFF;
-        for _ in 1..MAX_ATTEMPTS {
-            match self.snapshotters.open(location).await {
-                Err(error) if error.is_retryable => {
-                    tracing::warn!("trying again in {backoff:?}: {error}");
-                }
-                opened => return opened,
-            }
-            sleep(backoff).await;
-            backoff *= 2;
-        }
-        self.snapshotters.open(location).await
+        let open = || self.snapshotters.open(location);
+        open.retry(RETRIES)
+            .when(|error| error.is_retryable)
+            .notify(|error, pause| tracing::warn!("retrying in {pause:?}: {error}"))
+            .await
     }
 }
 
@@ -256,8 +250,8 @@ impl<'a> VolumeRequest<'a> {
         }
         let VolumeCreation { plugin, snapshot, .. } = creation;
         let text = format!(
-            "the plugin {plugin} is asked again for a volume from the snapshot {snapshot}: what it \
-             had made, if anything, may be left over: {error}"
+            "plugin {plugin} is called again for a volume from snapshot {snapshot}; a volume of \
+             the first call may be left over: {error}"
         );
         context.report.warn(self.id, text);
         self.request_volume(snapshotter, creation, deadline).await
@@ -324,12 +318,20 @@ impl<'a> VolumeRequest<'a> {
             made = &mut call => return classify_response(made, None),
             reason = self.wait_for_stop_reason(deadline) => reason,
         };
-        tracing::warn!(item = %self.id, "the plugin {} is told to stop: {reason:?}", snapshotter.plugin);
+        tracing::warn!(
+            item = %self.id,
+            "canceling the call of plugin {}: {reason:?}",
+            snapshotter.plugin
+        );
         let stopping = async {
             let canceled =
                 timeout(CANCEL_TIMEOUT, snapshotter.calls.cancel(&self.snapshot_id)).await;
             if !matches!(canceled, Ok(Ok(()))) {
-                tracing::warn!(item = %self.id, "the plugin {} did not hear that", snapshotter.plugin);
+                tracing::warn!(
+                    item = %self.id,
+                    "the cancellation did not reach plugin {}",
+                    snapshotter.plugin
+                );
             }
             sleep(CANCEL_GRACE).await;
         };
@@ -385,7 +387,7 @@ impl<'a> VolumeRequest<'a> {
                 Some(Ok(Err(error)))
                     if matches!(error.class(), Class::Unimplemented | Class::Permanent) =>
                 {
-                    tracing::debug!(item = %self.id, "no progress is told: {error}");
+                    tracing::debug!(item = %self.id, "no progress is reported: {error}");
                     polls_progress = false;
                 }
                 Some(Ok(Err(_)) | Err(_)) => {
@@ -427,10 +429,10 @@ impl<'a> VolumeRequest<'a> {
             Err(_) => format!("no answer within {} s", PROGRESS_TIMEOUT.as_secs()),
         };
         if self.is_report_failure_logged.swap(true, Ordering::Relaxed) {
-            tracing::debug!(item = %self.id, "its VolumePluginRestore cannot be written: {error}");
+            tracing::debug!(item = %self.id, "the VolumePluginRestore cannot be written: {error}");
             return;
         }
-        let text = format!("its VolumePluginRestore cannot be written: {error}");
+        let text = format!("the VolumePluginRestore cannot be written: {error}");
         self.context.report.warn(self.id, text);
     }
 
@@ -441,19 +443,15 @@ impl<'a> VolumeRequest<'a> {
         value: Value,
         volume: &VolumeId,
     ) -> Result<Value, AttachError> {
-        let item = Item::from_object(&value)?;
-        let mut backoff = FIRST_BACKOFF;
-        let mut retries = 1..MAX_ATTEMPTS;
-        let set = loop {
-            match snapshotter.calls.set_volume_id(&item, volume).await {
-                Err(error) if error.class() == Class::Transient && retries.next().is_some() => {
-                    tracing::warn!(item = %self.id, "trying again in {backoff:?}: {error}");
-                    sleep(backoff).await;
-                    backoff *= 2;
-                }
-                set => break set?,
-            }
-        };
+        let item = Item::from_value(&value)?;
+        let set_volume_id = || snapshotter.calls.set_volume_id(&item, volume);
+        let set = set_volume_id
+            .retry(RETRIES)
+            .when(|error| error.class() == Class::Transient)
+            .notify(|error, pause| {
+                tracing::warn!(item = %self.id, "retrying in {pause:?}: {error}");
+            })
+            .await?;
         let changed: Value = set.parse()?;
         // The result is written with the permissions of the server.
         let is_same = |field: &str| changed.get(field) == value.get(field);

@@ -53,7 +53,7 @@ pub(in crate::restore) fn require_source(
     if !context.request.volumes.allow_empty {
         return Err(ClaimError::NoSnapshot(missing));
     }
-    context.report.warn(id, format!("it is created empty: {missing}"));
+    context.report.warn(id, format!("the claim is created empty: {missing}"));
     if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("dataSource");
     }
@@ -123,12 +123,12 @@ pub(in crate::restore) async fn track_claim(
         Ok(classes) => {
             let name = text(&claim, "/spec/storageClassName");
             if classes.iter().any(|class| class.name == name && class.waits_for_consumer) {
-                tracing::info!(item = %id, "its volume is made when a pod first needs it");
+                tracing::info!(item = %id, "the volume is created when a pod first uses the claim");
                 return;
             }
         }
         Err(error) => {
-            let text = format!("it is not known when its volume is made: {error}");
+            let text = format!("the binding mode of the StorageClass is not known: {error}");
             context.report.warn(id, text);
             return;
         }

@@ -13,18 +13,18 @@ use crate::report::error_text;
 use crate::snapshotter::OpenError;
 
 pub(in crate::restore) const ALLOW_EMPTY_HINT: &str =
-    "to have it created empty, restore with `--allow-empty-volumes`";
+    "to create an empty volume instead, restore with `--allow-empty-volumes`";
 
-const LEFTOVER_WARNING: &str = "a volume that it had begun, if any, may be left over";
+const LEFTOVER_WARNING: &str = "an incomplete volume may be left over";
 
 /// Why a PersistentVolume is not restored. Shared with its claim.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::restore) enum VolumeError {
     /// Access to a directory of a node is a step towards control of the node.
     #[error(
-        "a volume of the type {0} is a folder of a node, so it is not created just because a claim names it; to \
-         have it created, restore with `--include-cluster-resources` or name persistentvolumes in \
-         --include-resources"
+        "a volume of the type {0} is a directory of a node and is not created only because a \
+         claim refers to it; to create it, restore with `--include-cluster-resources` or name \
+         persistentvolumes in --include-resources"
     )]
     NodePath(&'static str),
     #[error("{0}; {ALLOW_EMPTY_HINT}")]
@@ -41,7 +41,10 @@ pub(in crate::restore) enum VolumeError {
 
 /// A volume that must be deleted before another can have its name. Only a dry run ends with it; a restore waits.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the one that is in the cluster must go first, and the restore would wait for that: {0}")]
+#[error(
+    "the existing PersistentVolume must be deleted first, and the restore would wait for its \
+     deletion: {0}"
+)]
 pub(in crate::restore) struct BlockingVolume(pub(super) TerminationReason);
 
 /// Why the PersistentVolume of a claim is missing.
@@ -59,8 +62,8 @@ impl fmt::Display for MissingVolume {
         match self {
             Self::OtherClaim { claim } => write!(
                 f,
-                "it belongs to the claim {claim}, and the backup has no copy of its data that another claim could \
-                 get"
+                "the volume belongs to claim {claim}, and the backup has no copy of its data for \
+                 another claim"
             ),
             Self::NotRestored(error) => f.write_str(&error_text(&**error)),
         }
@@ -70,11 +73,11 @@ impl fmt::Display for MissingVolume {
 /// Why a claim, or a VolumeSnapshot that a claim needs, is not created.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::restore) enum ClaimError {
-    #[error("its volume {volume} is not restored: {reason}; {ALLOW_EMPTY_HINT}")]
+    #[error("volume {volume} of the claim is not restored: {reason}; {ALLOW_EMPTY_HINT}")]
     DataUnavailable { volume: String, reason: MissingData },
-    #[error("its volume {volume} is not restored: {reason}; {ALLOW_EMPTY_HINT}")]
+    #[error("volume {volume} of the claim is not restored: {reason}; {ALLOW_EMPTY_HINT}")]
     NoVolume { volume: String, reason: MissingVolume },
-    #[error("its data cannot be brought back: {0}; {ALLOW_EMPTY_HINT}")]
+    #[error("the data of the claim cannot be restored: {0}; {ALLOW_EMPTY_HINT}")]
     NoSnapshot(MissingSource),
     #[error("{0}")]
     NoContent(MissingSource),
@@ -82,7 +85,7 @@ pub(in crate::restore) enum ClaimError {
 
 /// The object that an item is made from was not restored.
 #[derive(Debug, thiserror::Error)]
-#[error("its {kind} {name} was not restored")]
+#[error("{kind} {name} was not restored")]
 pub(in crate::restore) struct MissingSource {
     pub(super) kind: &'static str,
     pub(super) name: String,
@@ -91,20 +94,20 @@ pub(in crate::restore) struct MissingSource {
 /// Why there is no volume from a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::restore) enum CreationError {
-    #[error("its snapshot has no id")]
+    #[error("the snapshot has no id")]
     NoSnapshotId,
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("it is not restored")]
+    #[error("the volume is not restored")]
     Journal(#[from] journal::Error),
     /// The process that resumes the restore makes the volume.
-    #[error("stopped before its volume was made")]
+    #[error("the restore was stopped before the volume was created")]
     Stopped,
-    #[error("the plugin {plugin} made no volume from the snapshot {snapshot}")]
+    #[error("plugin {plugin} created no volume from snapshot {snapshot}")]
     Create { plugin: String, snapshot: SnapshotId, source: Box<NoVolume> },
     #[error(
-        "the plugin {plugin} made the volume {volume} from the snapshot {snapshot}, but cannot put it behind the \
-         PersistentVolume, so that it is left over"
+        "plugin {plugin} created volume {volume} from snapshot {snapshot}, but cannot set it in \
+         the PersistentVolume; the volume is left over"
     )]
     Attach { plugin: String, volume: VolumeId, snapshot: SnapshotId, source: Box<AttachError> },
 }
@@ -147,7 +150,7 @@ impl fmt::Display for Interruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Canceled => f.write_str("the restore was canceled"),
-            Self::TimedOut(limit) => write!(f, "it took longer than {} s", limit.as_secs()),
+            Self::TimedOut(limit) => write!(f, "the plugin took longer than {} s", limit.as_secs()),
         }
     }
 }
@@ -159,6 +162,6 @@ pub(in crate::restore) enum AttachError {
     Plugin(#[from] bowline_plugin::Error),
     #[error(transparent)]
     Item(#[from] InvalidItem),
-    #[error("it returned something that is no PersistentVolume")]
+    #[error("the plugin did not return a PersistentVolume")]
     OtherKind,
 }

@@ -37,17 +37,17 @@ pub(super) enum PvNameState {
 /// Why an existing PersistentVolume is expected to go.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::restore) enum TerminationReason {
-    #[error("it is being deleted")]
+    #[error("the PersistentVolume is being deleted")]
     Deleted,
-    #[error("its claim is gone and has released it")]
+    #[error("the PersistentVolume is released")]
     Released,
-    #[error("its claim {namespace}/{name} is gone")]
+    #[error("claim {namespace}/{name} is gone")]
     ClaimGone { namespace: String, name: String },
-    #[error("its claim {namespace}/{name} is being deleted")]
+    #[error("claim {namespace}/{name} is being deleted")]
     ClaimTerminating { namespace: String, name: String },
-    #[error("its namespace {0} is gone")]
+    #[error("namespace {0} is gone")]
     NamespaceGone(String),
-    #[error("its namespace {0} is being deleted")]
+    #[error("namespace {0} is being deleted")]
     NamespaceTerminating(String),
 }
 
@@ -60,11 +60,14 @@ pub(in crate::restore) enum PvNameError {
     Cluster(#[from] cluster::Error),
     #[error(transparent)]
     Object(#[from] InvalidItem),
-    #[error("stopped while it waited for the PersistentVolume {name}: {reason}")]
+    #[error(
+        "the restore was stopped while it waited for the deletion of PersistentVolume {name}: \
+         {reason}"
+    )]
     Stopped { name: String, reason: TerminationReason },
     #[error(
-        "the PersistentVolume {name} is still in the cluster after {} s, though {reason}: delete it, or restore \
-         again when it is gone",
+        "PersistentVolume {name} still exists after {} s, although {reason}; delete it, or \
+         restore again when it is gone",
         limit.as_secs()
     )]
     StillInCluster { name: String, limit: Duration, reason: TerminationReason },
@@ -185,7 +188,10 @@ pub(super) async fn wait_for_pv_name(
         if Instant::now() >= deadline {
             return Err(PvNameError::StillInCluster { name: name.to_owned(), limit, reason });
         }
-        tracing::debug!(volume = name, "waiting for the one that is there: {reason}");
+        tracing::debug!(
+            volume = name,
+            "waiting for the deletion of the existing PersistentVolume: {reason}"
+        );
         // A stop is noticed after the next check.
         context.stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
@@ -263,22 +269,19 @@ mod tests {
         for (pv, expected) in [
             (ExistingPv::default(), Ok(PvNameState::InUse)),
             (claimed(Present, Present), Ok(PvNameState::InUse)),
-            (claimed(Gone, Present), terminating("its claim shop/data is gone")),
-            (claimed(Gone, Gone), terminating("its claim shop/data is gone")),
-            (claimed(Terminating, Present), terminating("its claim shop/data is being deleted")),
-            (
-                claimed(Terminating, Terminating),
-                terminating("its claim shop/data is being deleted"),
-            ),
-            (claimed(Present, Gone), terminating("its namespace shop is gone")),
-            (claimed(Present, Terminating), terminating("its namespace shop is being deleted")),
+            (claimed(Gone, Present), terminating("claim shop/data is gone")),
+            (claimed(Gone, Gone), terminating("claim shop/data is gone")),
+            (claimed(Terminating, Present), terminating("claim shop/data is being deleted")),
+            (claimed(Terminating, Terminating), terminating("claim shop/data is being deleted")),
+            (claimed(Present, Gone), terminating("namespace shop is gone")),
+            (claimed(Present, Terminating), terminating("namespace shop is being deleted")),
             (
                 ExistingPv { is_released: true, ..ExistingPv::default() },
-                terminating("its claim is gone and has released it"),
+                terminating("the PersistentVolume is released"),
             ),
             (
                 ExistingPv { is_terminating: true, ..claimed(Present, Present) },
-                terminating("it is being deleted"),
+                terminating("the PersistentVolume is being deleted"),
             ),
             // The claim may be created only after the volume.
             (
@@ -299,7 +302,7 @@ mod tests {
                     is_terminating: true,
                     ..ExistingPv::default()
                 },
-                terminating("it is being deleted"),
+                terminating("the PersistentVolume is being deleted"),
             ),
         ] {
             assert_eq!(judge(&pv), expected, "{pv:?}");

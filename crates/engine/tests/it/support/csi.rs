@@ -1,7 +1,7 @@
 //! A cluster in memory with a snapshot controller and a CSI driver in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_engine::backup::{self, Recovery};
@@ -13,6 +13,7 @@ use bowline_engine::report::Report;
 use bowline_engine::{GroupResource, Resource};
 use bowline_store::backend::Memory;
 use futures::StreamExt as _;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -61,19 +62,19 @@ pub(crate) enum DriverBehaviour {
 
 impl FakeCsiDriver {
     fn record_call(&self, call: String) {
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
     }
 
     pub(crate) fn calls(&self) -> Vec<String> {
-        self.calls.lock().unwrap().clone()
+        self.calls.lock().clone()
     }
 
     pub(crate) fn handles(&self) -> Vec<String> {
-        self.handles.lock().unwrap().iter().cloned().collect()
+        self.handles.lock().iter().cloned().collect()
     }
 
     pub(crate) fn set_behaviour(&self, claim: &'static str, behaviour: DriverBehaviour) {
-        self.behaviours.lock().unwrap().insert(claim, behaviour);
+        self.behaviours.lock().insert(claim, behaviour);
     }
 
     /// What the snapshot controller and the driver do about a VolumeSnapshot.
@@ -85,8 +86,7 @@ impl FakeCsiDriver {
         self.record_call(format!("begin {claim}"));
         // The others of the block are made meanwhile.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let behaviour =
-            self.behaviours.lock().unwrap().get(claim.as_str()).copied().unwrap_or_default();
+        let behaviour = self.behaviours.lock().get(claim.as_str()).copied().unwrap_or_default();
         let content = format!("snapcontent-{uid}");
         let handle = format!("handle-{name}");
         if behaviour == DriverBehaviour::Gated {
@@ -107,7 +107,7 @@ impl FakeCsiDriver {
             | DriverBehaviour::Gated
             | DriverBehaviour::Leaving
             | DriverBehaviour::Lacking => {
-                self.handles.lock().unwrap().insert(handle.clone());
+                self.handles.lock().insert(handle.clone());
                 json!({
                     "snapshotHandle": handle,
                     "creationTime": 1_700_000_000_000_000_000_i64,
@@ -137,7 +137,7 @@ impl FakeCsiDriver {
             && content["status"]["volumeGroupSnapshotHandle"].is_null()
             && let Some(handle) = content["status"]["snapshotHandle"].as_str()
         {
-            self.handles.lock().unwrap().remove(handle);
+            self.handles.lock().remove(handle);
         }
     }
 }
@@ -217,7 +217,7 @@ fn objects() -> Vec<Value> {
 pub(crate) fn cluster(driver: &Arc<FakeCsiDriver>, fake: Fake) -> Arc<Fake> {
     let calls = Arc::clone(&driver.calls);
     Arc::new(objects().into_iter().fold(fake, Fake::with).with_exec_script(move |exec| {
-        calls.lock().unwrap().push(exec.command[0].clone());
+        calls.lock().push(exec.command[0].clone());
         Ok(ExecOutcome { output: String::new(), failure: None })
     }))
 }
@@ -297,7 +297,7 @@ fn run_group_controller(cluster: &Arc<Fake>, driver: &Arc<FakeCsiDriver>) -> Joi
 fn take_group_snapshot(cluster: &Fake, driver: &FakeCsiDriver, group: &Value) {
     let (name, uid) = (&group["metadata"]["name"], group["metadata"]["uid"].as_str().unwrap());
     driver.record_call("group".to_owned());
-    let behaviour = driver.behaviours.lock().unwrap().get("group").copied().unwrap_or_default();
+    let behaviour = driver.behaviours.lock().get("group").copied().unwrap_or_default();
     let status = match behaviour {
         DriverBehaviour::Good | DriverBehaviour::Lacking => {
             json!({"volumeGroupSnapshotHandle": "group-handle"})
@@ -324,7 +324,7 @@ fn take_group_snapshot(cluster: &Fake, driver: &FakeCsiDriver, group: &Value) {
     for claim in ["a", "b"] {
         let handle = format!("member-{uid}-{claim}");
         let member = format!("member-{uid}-{claim}-uid");
-        driver.handles.lock().unwrap().insert(handle.clone());
+        driver.handles.lock().insert(handle.clone());
         if behaviour == DriverBehaviour::Lacking && claim == "b" {
             continue;
         }
@@ -366,7 +366,7 @@ fn delete_group_snapshot(cluster: &Fake, driver: &FakeCsiDriver, group: &Value) 
     let content = cluster.object(GROUP_CONTENTS, "", &name).unwrap_or_default();
     if content["spec"]["deletionPolicy"] == "Delete" {
         cluster.remove(GROUP_CONTENTS, "", &name);
-        driver.handles.lock().unwrap().retain(|handle| !handle.contains(uid));
+        driver.handles.lock().retain(|handle| !handle.contains(uid));
     }
     for claim in ["a", "b"] {
         cluster.remove(SNAPSHOTS, "shop", &format!("member-{uid}-{claim}-uid"));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_engine::cluster::Cluster;
 use bowline_engine::journal::{InMemory, Recovered};
 use bowline_engine::restore::order::Priorities;
+use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_engine::restore::volume::NoReporter;
 use bowline_engine::restore::{self, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::NoSnapshotters;
@@ -48,6 +49,7 @@ pub(crate) async fn restore_with(
         requests: 4,
         items: 8,
         scratch: std::env::temp_dir(),
+        unpack_limits: UnpackLimits::default(),
         namespace: "velero".into(),
         priorities: Priorities::default(),
         resource_timeout: Duration::from_mins(1),

@@ -68,24 +68,21 @@ pub(super) async fn commit(
         Err(error) => error,
     };
     let name = BackupName::new(backup.name_any()).map_err(commit_unknown)?;
-    let (explanation, recorded) = match store
-        .backup(&name)
-        .await
-        .map(|found| recover::terminal_status(backup, found))
-    {
-        Ok(Some(status)) => {
-            return Ok(Conclusion { status, recorded: RecordState::Yes, refusal: None });
-        }
-        Ok(None) if !is_unclear.into_inner() => (
-            "the backup is not in the bucket, because its record cannot be written",
-            RecordState::No,
-        ),
-        Ok(None) | Err(_) => (
-            "it is not known whether the backup is in the bucket, because the answer to the writing \
-              of its record is not",
-            RecordState::Unknown,
-        ),
-    };
+    let (explanation, recorded) =
+        match store.backup(&name).await.map(|found| recover::terminal_status(backup, found)) {
+            Ok(Some(status)) => {
+                return Ok(Conclusion { status, recorded: RecordState::Yes, refusal: None });
+            }
+            Ok(None) if !is_unclear.into_inner() => (
+                "the backup is not in the bucket, because velero-backup.json cannot be written",
+                RecordState::No,
+            ),
+            Ok(None) | Err(_) => (
+                "the bucket did not confirm the write of velero-backup.json, so the backup may or \
+                 may not exist",
+                RecordState::Unknown,
+            ),
+        };
     let status = status.failed(format!("{explanation}: {}", status_message(&error)));
     let refusal = BucketFailure::of_write(&error).is_some().then_some(error);
     Ok(Conclusion { status, recorded, refusal })
@@ -94,7 +91,7 @@ pub(super) async fn commit(
 /// Error for a commit whose outcome the bucket has to be asked for.
 pub(super) fn commit_unknown(cause: impl Into<BucketCause>) -> RunError {
     RunError::Bucket(BucketError {
-        step: "it is not known whether the record of the backup is in the bucket",
+        step: "the bucket did not confirm whether velero-backup.json exists",
         failure: BucketFailure::Unreachable,
         source: Box::new(cause.into()),
     })

@@ -20,20 +20,24 @@ use crate::error_text::status_message;
 use crate::server::Context;
 
 /// Reason why snapshots cannot be deleted where their API is gone.
-const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
+const NOT_SERVED: &str = "the cluster no longer serves VolumeSnapshots";
 
 impl BackupRun<'_> {
     /// Deletes CSI snapshots that have failed, or whose backup is discarded. Returns those that could not be deleted,
     /// which are reported.
-    pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Leftovers {
-        discard(self.context, self.run_ref(), targets, report).await
+    pub(super) async fn delete_csi_snapshots(
+        &self,
+        targets: &[Target],
+        report: &Report,
+    ) -> Leftovers {
+        delete_csi_snapshots(self.context, self.run_ref(), targets, report).await
     }
 
     /// Deletes the CSI snapshots of a backup that ends without a record, since nothing refers to them then. Returns a
     /// message about the leftovers: there is no results file to report them in.
-    pub(super) async fn discard_unrecorded_csi(&self, operations: &[Operation]) -> String {
+    pub(super) async fn delete_unrecorded_csi_snapshots(&self, operations: &[Operation]) -> String {
         let targets: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
-        let leftovers = self.discard_csi(&targets, &Report::default()).await;
+        let leftovers = self.delete_csi_snapshots(&targets, &Report::default()).await;
         leftovers_message(&leftovers.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
@@ -43,7 +47,7 @@ impl BackupRun<'_> {
             return String::new();
         }
         let (label, uid) = (label::BACKUP_UID, self.resources.uid.as_str());
-        format!("; its VolumeSnapshots ({label}={uid}) are left as they are")
+        format!("; the VolumeSnapshots of the backup ({label}={uid}) are kept")
     }
 
     /// Ensures that the CSI snapshots of a backup outlive their objects. A snapshot that was lost before counts as
@@ -60,7 +64,7 @@ impl BackupRun<'_> {
         }
         let cluster = self.cluster();
         let lost = match SnapshotApi::discover(&*cluster, self.run_ref()).await {
-            Ok(Some(reach)) => csi::retain(&reach, &retained, report).await,
+            Ok(Some(api)) => csi::retain(&api, &retained, report).await,
             Ok(None) => retained.into_iter().map(|one| (one, NOT_SERVED.to_owned())).collect(),
             Err(error) => return Err(error.into()),
         };
@@ -76,7 +80,7 @@ impl BackupRun<'_> {
             // The backup has ended, even if its snapshots cannot be listed.
             Err(error) if error.bucket_failure() == Some(BucketFailure::Refused) => {
                 let reason = status_message(&error);
-                tracing::warn!("VolumeSnapshots may be left in the cluster: {reason}");
+                tracing::warn!("VolumeSnapshots may be left over in the cluster: {reason}");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -92,7 +96,11 @@ impl BackupRun<'_> {
             Err(error) => return Err(error.into()),
         };
         for (Target { namespace, name, .. }, reason) in leftovers {
-            tracing::warn!(namespace, name, "a VolumeSnapshot is left in the cluster: {reason}");
+            tracing::warn!(
+                namespace,
+                name,
+                "a VolumeSnapshot is left over in the cluster: {reason}"
+            );
         }
         Ok(())
     }
@@ -113,7 +121,7 @@ impl BackupRun<'_> {
 
 /// Deletes CSI snapshots that have failed, or whose backup is discarded. Returns those that could not be deleted, which
 /// are reported.
-pub(super) async fn discard(
+pub(super) async fn delete_csi_snapshots(
     context: &Context,
     run_ref: RunRef<'_>,
     targets: &[Target],
@@ -122,14 +130,17 @@ pub(super) async fn discard(
     if targets.is_empty() {
         return Leftovers::default();
     }
-    tracing::info!(snapshots = targets.len(), "CSI snapshots of the backup are deleted");
+    tracing::info!(snapshots = targets.len(), "deleting CSI snapshots of the backup");
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let reason = match SnapshotApi::discover(&cluster, run_ref).await {
         Ok(Some(reach)) => return csi::discard_and_report(&reach, targets, report).await,
         Ok(None) => NOT_SERVED.to_owned(),
         Err(error) => error.to_string(),
     };
-    report.error(ReportSubject::Run, format!("its CSI snapshots could not be deleted: {reason}"));
+    report.error(
+        ReportSubject::Run,
+        format!("the CSI snapshots of the backup could not be deleted: {reason}"),
+    );
     targets.to_vec().into()
 }
 
@@ -144,7 +155,8 @@ fn fail_lost(
         let Some(target) = Target::of_operation(operation) else { continue };
         let Some((_, reason)) = lost.iter().find(|(lost, _)| *lost == target) else { continue };
         let about = claim_of(operation, infos).unwrap_or_else(|| operation.item.clone());
-        report.error(&about, format!("its snapshot was lost before the backup was over: {reason}"));
+        report
+            .error(&about, format!("the CSI snapshot was lost before the backup ended: {reason}"));
         operation.state = State::Failed(reason.clone().into());
     }
 }

@@ -1,7 +1,7 @@
 //! The last stage: items that operations have changed are stored again, and the commit record is written.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bowline_api::Backup;
 use bowline_engine::backup::csi::{self, Target};
@@ -67,7 +67,7 @@ impl BackupRun<'_> {
             if BucketFailure::of_write(&error).is_some() {
                 return Err(RunError::of_write::<Backup>(error));
             }
-            let leftovers = self.discard_unrecorded_csi(&operations).await;
+            let leftovers = self.delete_unrecorded_csi_snapshots(&operations).await;
             let reason = format!("cannot write the results: {}{leftovers}", status_message(&error));
             return Ok(NextStage::finished(status.failed(reason)));
         }
@@ -85,7 +85,9 @@ impl BackupRun<'_> {
         match recorded {
             RecordState::Yes => self.release_csi(&store).await?,
             RecordState::No => {
-                status.failure_reason.push_str(&self.discard_unrecorded_csi(&operations).await);
+                status
+                    .failure_reason
+                    .push_str(&self.delete_unrecorded_csi_snapshots(&operations).await);
             }
             RecordState::Unknown => status.failure_reason.push_str(&self.kept_csi_message()),
         }
@@ -104,7 +106,7 @@ impl BackupRun<'_> {
     ) -> Result<(), RunError> {
         let snapshots = self
             .wait_for_bucket(async { file_contents(store.get::<Vec<Snapshot>>(&self.name).await) });
-        let (snapshots, has_snapshots) = list_or_report(snapshots.await?, "its snapshots", report);
+        let (snapshots, has_snapshots) = list_or_report(snapshots.await?, "snapshots", report);
         let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
         if snapshots.is_empty() && by_csi.is_empty() {
             return Ok(());
@@ -112,23 +114,26 @@ impl BackupRun<'_> {
         let infos = self.wait_for_bucket(async {
             file_contents(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)
         });
-        let (mut infos, has_infos) = list_or_report(infos.await?, "its volumes", report);
+        let (mut infos, has_infos) = list_or_report(infos.await?, "volumes", report);
         let resources = SnapshotResources::new(self.context, &self.object);
         resources.learn_csi_snapshots(&infos);
         resources.show(operations).await;
         resources.end_resources(operations).await;
         let shown = resources.stored_resources().await?;
-        let mut snapshots =
-            if is_canceled { self.discard(snapshots, report).await } else { snapshots };
+        let mut snapshots = if is_canceled {
+            self.delete_plugin_snapshots(snapshots, report).await
+        } else {
+            snapshots
+        };
         snapshot::apply_operation_results(operations, &mut snapshots, &mut infos);
         csi::apply_operation_results(operations, &mut infos);
         if is_canceled {
             snapshot::clear_discarded_ids(&snapshots, &mut infos);
-            let leftovers = self.discard_csi(&by_csi, report).await;
+            let leftovers = self.delete_csi_snapshots(&by_csi, report).await;
             csi::clear_discarded_handles(&by_csi, &leftovers, &mut infos);
         } else {
             let (_, failed) = csi::targets_of_operations(operations);
-            let leftovers = self.discard_csi(&failed, report).await;
+            let leftovers = self.delete_csi_snapshots(&failed, report).await;
             csi::clear_discarded_handles(&failed, &leftovers, &mut infos);
         }
         let is_kept = |volume: &str| {
@@ -171,8 +176,7 @@ impl BackupRun<'_> {
         };
         let progress = Arc::new(Progress::default());
         let run = self.engine_run(request, store.clone(), Recovery::default(), progress);
-        let journaled_items =
-            self.journaled_items.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let journaled_items = self.journaled_items.lock().clone();
         let replaced =
             Box::pin(replace::run(run, &items, &journaled_items, Timestamp::now())).await;
         let (errors, warnings) = replaced.report.messages();
@@ -231,17 +235,17 @@ mod tests {
     fn unreadable_list_is_reported_and_not_overwritten() {
         let report = Report::default();
         assert_eq!(
-            list_or_report(FileContents::Found(vec![1]), "its snapshots", &report),
+            list_or_report(FileContents::Found(vec![1]), "snapshots", &report),
             (vec![1], true)
         );
         assert_eq!(
-            list_or_report(FileContents::<Vec<u8>>::Absent, "its snapshots", &report),
+            list_or_report(FileContents::<Vec<u8>>::Absent, "snapshots", &report),
             (vec![], true)
         );
         assert_eq!(report.error_count(), 0);
         let unreadable = FileContents::<Vec<u8>>::Unreadable("no JSON".to_owned());
-        assert_eq!(list_or_report(unreadable, "its snapshots", &report), (vec![], false));
+        assert_eq!(list_or_report(unreadable, "snapshots", &report), (vec![], false));
         let results = serde_json::to_string(&report.results()).unwrap();
-        assert!(results.contains("its snapshots") && results.contains("no JSON"), "{results}");
+        assert!(results.contains("snapshots") && results.contains("no JSON"), "{results}");
     }
 }

@@ -1,6 +1,6 @@
 //! The first stage: the engine collects the items, and all files but the commit record are written.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupStatus};
@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::commit::commit;
-use super::leftovers::{leftovers_message, log_leftovers, snapshot_description as named_snapshot};
+use super::leftovers::{leftovers_message, log_leftovers, snapshot_description};
 use super::volumes::{BackupOperationClients, SnapshotResources};
 use super::{BackupRun, NextStage, RunError, RunStatus as _, recover, register_run};
 use crate::controllers::bucket_wait::{
@@ -70,7 +70,7 @@ impl BackupRun<'_> {
         let (request, scope) = match self.prepare_request().await? {
             Ok(request) => request,
             Err(errors) => {
-                let reason = format!("it is not valid any more: {errors}");
+                let reason = format!("the backup is no longer valid: {errors}");
                 return Box::pin(self.end_given_up(reason, &recovered, &store)).await;
             }
         };
@@ -78,7 +78,7 @@ impl BackupRun<'_> {
         tracing::info!(
             attempt = recovered.attempts + 1,
             blocks = recovered.finished.len(),
-            "the server ended during this backup, which goes on"
+            "resuming the backup after a restart of the server"
         );
         let attempt = u32::try_from(recovered.attempts + 1).unwrap_or(u32::MAX);
         self.publish_milestone(Milestone::Resumed { attempt }).await;
@@ -96,8 +96,13 @@ impl BackupRun<'_> {
         let mut outcome = BackupOutcome::abandoned(reason, recovered, self.timeout(), began);
         self.stop_operations(&mut outcome.operations).await;
         report_failed(&outcome.operations, &outcome.report);
-        self.discard_csi(&outcome.csi_targets(), &outcome.report).await;
-        let status = finalize::status(&self.object, &outcome);
+        self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await;
+        let mut status = finalize::status(&self.object, &outcome);
+        if self.is_canceled() {
+            let snapshots = std::mem::take(&mut outcome.snapshots);
+            outcome.snapshots = self.delete_plugin_snapshots(snapshots, &outcome.report).await;
+            status = finalize::status(&self.object, &outcome).canceled();
+        }
         let attempts = recovered.attempts.max(self.bounds().attempts);
         Box::pin(self.write_files(store, status, &outcome, attempts)).await
     }
@@ -112,7 +117,7 @@ impl BackupRun<'_> {
     ) -> Result<NextStage, RunError> {
         match self.resources.journal_attempt().await {
             Err(error @ journal::Error::Full(_)) => {
-                let reason = format!("it cannot go on: {error}");
+                let reason = format!("the backup cannot continue: {error}");
                 return Box::pin(self.end_given_up(reason, &recovery.recovered, &store)).await;
             }
             journaled => journaled?,
@@ -135,7 +140,7 @@ impl BackupRun<'_> {
             self.context.metrics.observe_freeze(Duration::from_millis(milliseconds));
         }
         let changed_items = replace::items_of(&outcome.operations);
-        self.journaled_items.lock().unwrap_or_else(PoisonError::into_inner).extend(changed_items);
+        self.journaled_items.lock().extend(changed_items);
         let is_there = is_there && self.object_exists().await?;
         if is_there {
             outcome = self.wait_if_bucket_lost(outcome, has_blocks, attempts).await?;
@@ -147,8 +152,9 @@ impl BackupRun<'_> {
                 self.stop_operations(&mut outcome.operations).await;
                 let by_csi = outcome.csi_targets();
                 if is_other {
-                    let snapshots = self.discard(outcome.snapshots, &outcome.report).await;
-                    let by_csi = self.discard_csi(&by_csi, &outcome.report).await;
+                    let snapshots =
+                        self.delete_plugin_snapshots(outcome.snapshots, &outcome.report).await;
+                    let by_csi = self.delete_csi_snapshots(&by_csi, &outcome.report).await;
                     log_leftovers(&snapshots, &by_csi);
                     if has_leftovers(&snapshots, &by_csi) {
                         self.resources.keep_journal();
@@ -164,12 +170,13 @@ impl BackupRun<'_> {
                 report_failed(&outcome.operations, &outcome.report);
                 // Without an archive, nothing records which claims the snapshots are of.
                 csi_leftovers =
-                    Some(self.discard_csi(&outcome.csi_targets(), &outcome.report).await);
+                    Some(self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await);
                 // Those of a failed backup are deleted with its record; a backup that was canceled, or has no record,
                 // leaves none.
                 if is_other || matches!(outcome.archive, Err(Fatal::Canceled)) {
                     let snapshots = std::mem::take(&mut outcome.snapshots);
-                    outcome.snapshots = self.discard(snapshots, &outcome.report).await;
+                    outcome.snapshots =
+                        self.delete_plugin_snapshots(snapshots, &outcome.report).await;
                 }
             }
             Ok(_) => {}
@@ -360,8 +367,9 @@ impl BackupRun<'_> {
     ) -> Result<NextStage, RunError> {
         self.resources.journal_ending(Stage::Items).await?;
         self.stop_operations(&mut outcome.operations.clone()).await;
-        let snapshots = self.discard(outcome.snapshots.clone(), &outcome.report).await;
-        let by_csi = self.discard_csi(&outcome.csi_targets(), &outcome.report).await;
+        let snapshots =
+            self.delete_plugin_snapshots(outcome.snapshots.clone(), &outcome.report).await;
+        let by_csi = self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await;
         if has_leftovers(&snapshots, &by_csi) {
             self.resources.journal_abandoned(Stage::Items).await;
         }
@@ -378,14 +386,14 @@ impl BackupRun<'_> {
 
 /// True if there are snapshots that could not be deleted.
 fn has_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) -> bool {
-    snapshots.iter().any(|one| named_snapshot(one).is_some()) || !csi_leftovers.is_empty()
+    snapshots.iter().any(|one| snapshot_description(one).is_some()) || !csi_leftovers.is_empty()
 }
 
 /// Message about snapshots that could not be deleted.
 fn leftover_snapshots_message(snapshots: &[Snapshot], csi_leftovers: &Leftovers) -> String {
     let by_csi = csi_leftovers.iter().map(ToString::to_string);
     leftovers_message(
-        &snapshots.iter().filter_map(named_snapshot).chain(by_csi).collect::<Vec<_>>(),
+        &snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect::<Vec<_>>(),
     )
 }
 
@@ -453,15 +461,10 @@ fn log_outcome(outcome: &BackupOutcome) {
             "all items are in the archive"
         ),
         Err(fatal) if is_resumed_later(fatal) => {
-            tracing::info!("the server ends; the next server resumes the backup");
+            tracing::info!("the server is stopping; the next server resumes the backup");
         }
         Err(fatal) => {
-            tracing::error!(
-                errors,
-                warnings,
-                "the backup has not ended well: {}",
-                fatal.error_chain()
-            );
+            tracing::error!(errors, warnings, "the backup failed: {}", fatal.error_chain());
         }
     }
 }
@@ -480,5 +483,27 @@ mod tests {
         assert!(is_resumed_later(&Fatal::Stopped));
         assert!(!is_resumed_later(&Fatal::Canceled));
         assert!(!is_resumed_later(&Fatal::Abandoned("no".to_owned())));
+    }
+
+    #[test]
+    fn resumed_backup_waits_for_a_bucket_that_cannot_be_read() {
+        let recovered = Recovered::default();
+        let unreadable = || {
+            let mut outcome = BackupOutcome::abandoned(
+                String::new(),
+                &recovered,
+                Duration::ZERO,
+                Timestamp::now(),
+            );
+            let source = bowline_plugin::Error::new(bowline_plugin::Code::Unavailable, "away");
+            let (action, key) = ("read", "backups/b/velero-backup.json".to_owned());
+            outcome.archive =
+                Err(Fatal::ReadBucket(bowline_store::Error::Backend { action, key, source }));
+            outcome
+        };
+        let failure =
+            |has_blocks| lost_bucket(&unreadable(), has_blocks).map(|(failure, _)| failure);
+        assert_eq!(failure(true), Some(BucketFailure::Unreachable));
+        assert_eq!(failure(false), None, "a new backup has nothing to lose");
     }
 }

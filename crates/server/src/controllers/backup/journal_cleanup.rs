@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_api::{Backup, annotation};
 use bowline_engine::backup::{BackupOutcome, snapshot};
-use bowline_engine::journal::{Intent, Recovered};
+use bowline_engine::journal::{Intent, Recovered, SnapshotIntent};
 use bowline_engine::operation::record::RunRef;
 use bowline_engine::report::Report;
 use bowline_store::file::Snapshot;
@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 
 use super::csi;
 use super::items::stop_operations;
-use super::leftovers::{discard, snapshot_description};
+use super::leftovers::{delete_plugin_snapshots, snapshot_description};
 use super::volumes::SnapshotResources;
 use crate::server::Context;
 
@@ -55,9 +55,9 @@ pub(in crate::controllers) async fn delete_created(
     context.metrics.remove_run(&uid);
     let by_csi = outcome.csi_targets();
     let report = Report::default();
-    let snapshots = discard(context, outcome.snapshots, &report).await;
+    let snapshots = delete_plugin_snapshots(context, outcome.snapshots, &report).await;
     let run_ref = RunRef { name: &name, uid: &uid };
-    let by_csi = csi::discard(context, run_ref, &by_csi, &report).await;
+    let by_csi = csi::delete_csi_snapshots(context, run_ref, &by_csi, &report).await;
     for message in report.messages().0 {
         tracing::warn!("{}", message.text);
     }
@@ -71,7 +71,7 @@ fn outcome_from_journal(recovered: &Recovered, timeout: Duration) -> BackupOutco
 
 /// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. A
 /// plugin of version 1 cannot be asked, which is logged.
-pub(in crate::controllers) async fn reclaim_in_flight(
+pub(in crate::controllers) async fn reclaim_one(
     context: &Context,
     backup: &Backup,
     intent: &Intent,
@@ -81,13 +81,13 @@ pub(in crate::controllers) async fn reclaim_in_flight(
     let name = backup.name_any();
     match snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await? {
         snapshot::ReclaimOutcome::Recorded => {
-            tracing::info!("{} is in the backup, and is kept", in_flight_description(intent));
+            tracing::info!("{} is in the backup and is kept", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Deleted => {
-            tracing::info!("{} is deleted, if it was taken", in_flight_description(intent));
+            tracing::info!("{} is deleted, if it was created", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Unsupported => {
-            log_unclear(intent, "plugins of version 1 cannot be asked for it");
+            log_unclear(intent, "plugins of version 1 cannot search for snapshots");
         }
     }
     Ok(())
@@ -95,13 +95,12 @@ pub(in crate::controllers) async fn reclaim_in_flight(
 
 /// Description of a snapshot that was in flight, for an operator who has to look for it.
 pub(in crate::controllers) fn in_flight_description(intent: &Intent) -> String {
-    let (location, request) = match &intent.snapshot {
-        Some(wanted) => (wanted.location.as_str(), wanted.request.as_str()),
-        None => ("", ""),
-    };
+    let SnapshotIntent { location, request, created, .. } =
+        intent.snapshot.clone().unwrap_or_default();
+    let snapshot = created.map(|id| format!(" {id}")).unwrap_or_default();
     let volume = &intent.item.name;
     let tag = annotation::REQUEST_ID;
-    format!("the snapshot of the volume {volume} at {location} with the tag {tag}={request}")
+    format!("snapshot{snapshot} of volume {volume} at {location} with the tag {tag}={request}")
 }
 
 /// Logs a snapshot whose state cannot be determined.
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(
             created_objects(&recovered),
             [
-                "the snapshot snap-1 of the volume pv-1 at east",
+                "snapshot snap-1 of volume pv-1 at east",
                 "the VolumeSnapshot shop/vs-1",
                 "the VolumeSnapshot shop/vs-2",
             ]

@@ -19,8 +19,12 @@ const MAX_NAME_CHARS: usize = 300;
 
 impl BackupRun<'_> {
     /// Deletes snapshots of a backup that is discarded. Returns those that could not be deleted, which are reported.
-    pub(super) async fn discard(&self, snapshots: Vec<Snapshot>, report: &Report) -> Vec<Snapshot> {
-        discard(self.context, snapshots, report).await
+    pub(super) async fn delete_plugin_snapshots(
+        &self,
+        snapshots: Vec<Snapshot>,
+        report: &Report,
+    ) -> Vec<Snapshot> {
+        delete_plugin_snapshots(self.context, snapshots, report).await
     }
 
     /// Removes the leftovers of a backup whose Backup is gone: first its snapshots, then its files in the bucket,
@@ -31,25 +35,25 @@ impl BackupRun<'_> {
         snapshots: Vec<Snapshot>,
         csi_targets: &[Target],
     ) {
-        let csi_leftovers = self.discard_csi(csi_targets, &Report::default()).await;
-        let leftovers = self.discard(snapshots, &Report::default()).await;
+        let csi_leftovers = self.delete_csi_snapshots(csi_targets, &Report::default()).await;
+        let leftovers = self.delete_plugin_snapshots(snapshots, &Report::default()).await;
         log_leftovers(&leftovers, &csi_leftovers);
         if leftovers.is_empty() && csi_leftovers.is_empty() {
             match self.has_namesake().await {
                 Ok(false) => delete_bucket_files(store, &self.name).await,
                 Ok(true) => {
-                    tracing::info!("the files are kept: another Backup has the same name by now");
+                    tracing::info!("the files are kept: another Backup now has the same name");
                 }
                 Err(error) => {
                     tracing::warn!(
-                        "files of a deleted backup may be left: {}",
+                        "files of a deleted backup may be left over: {}",
                         status_message(&error)
                     );
                 }
             }
         } else {
             tracing::error!(
-                "the files of the backup and its journal are kept, because they name what is left over"
+                "the files of the backup and its journal are kept, because they list the leftovers"
             );
             self.resources.keep_journal();
         }
@@ -69,7 +73,7 @@ impl BackupRun<'_> {
         // Keeps a backup of the same name, whose files have the same names, from starting meanwhile.
         let _hold = self.context.runs.register(&self.object, Some(NamespaceScope::All));
         if self.has_namesake().await? {
-            tracing::info!("another Backup has the same name by now: cleanup goes by the journal");
+            tracing::info!("another Backup now has the same name; cleanup uses the journal only");
             self.resources.keep_journal();
             return Ok(());
         }
@@ -93,7 +97,7 @@ impl BackupRun<'_> {
 }
 
 /// Deletes snapshots of a backup that is discarded. Returns those that could not be deleted, which are reported.
-pub(super) async fn discard(
+pub(super) async fn delete_plugin_snapshots(
     context: &Context,
     snapshots: Vec<Snapshot>,
     report: &Report,
@@ -101,7 +105,7 @@ pub(super) async fn discard(
     if snapshots.is_empty() {
         return snapshots;
     }
-    tracing::info!(snapshots = snapshots.len(), "the snapshots of the backup are deleted");
+    tracing::info!(snapshots = snapshots.len(), "deleting the snapshots of the backup");
     snapshot::discard(&*context.snapshotters, snapshots, report).await
 }
 
@@ -109,7 +113,7 @@ pub(super) async fn discard(
 pub(super) fn snapshot_description(snapshot: &Snapshot) -> Option<String> {
     let (id, of) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
     let (volume, location) = (&of.persistent_volume_name, &of.location);
-    (!id.is_empty()).then(|| format!("the snapshot {id} of the volume {volume} at {location}"))
+    (!id.is_empty()).then(|| format!("snapshot {id} of volume {volume} at {location}"))
 }
 
 /// Names the first few leftovers, for a status that is the only place to report them.
@@ -138,11 +142,11 @@ pub(super) fn log_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) {
             volume = snapshot.spec.persistent_volume_name,
             snapshot = snapshot.status.provider_snapshot_id,
             location = snapshot.spec.location,
-            "a snapshot of a backup that is gone is left over"
+            "a snapshot of a deleted backup is left over"
         );
     }
     for Target { namespace, name, .. } in csi_leftovers {
-        tracing::error!(namespace, name, "a CSI snapshot of a backup that is gone is left over");
+        tracing::error!(namespace, name, "a CSI snapshot of a deleted backup is left over");
     }
 }
 
@@ -156,7 +160,7 @@ pub(in crate::controllers) async fn delete_bucket_files(store: &BackupStore, nam
         Ok::<_, bowline_store::Error>(())
     };
     if let Err(error) = cleaned.await {
-        tracing::warn!("files of a deleted backup may be left: {}", status_message(&error));
+        tracing::warn!("files of a deleted backup may be left over: {}", status_message(&error));
     }
 }
 
@@ -186,8 +190,8 @@ mod tests {
         leftovers.extend((1..7).map(|number| csi(number).to_string()));
         assert_eq!(
             leftovers_message(&leftovers[..2]),
-            "; and the snapshot snap-0 of the volume pv-1 at east, the VolumeGroupSnapshot shop/vs-1 could not be \
-             deleted"
+            "; and snapshot snap-0 of volume pv-1 at east, the VolumeGroupSnapshot shop/vs-1 \
+             could not be deleted"
         );
         assert!(
             leftovers_message(&leftovers).contains("shop/vs-4 and 2 more"),

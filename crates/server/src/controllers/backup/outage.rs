@@ -45,7 +45,7 @@ impl BackupRun<'_> {
         }
         if !self.object_exists().await? {
             for one in &leftovers {
-                tracing::error!("of a backup that is gone there is left over: {one}");
+                tracing::error!("leftover of a deleted backup: {one}");
             }
             if !leftovers.is_empty() {
                 self.resources.keep_journal();
@@ -86,7 +86,8 @@ fn kept_message(leftovers: &[String]) -> String {
     }
     let named = first_leftovers(leftovers);
     format!(
-        "; the bucket may have the whole backup, so {named} will be kept until it says that it has not"
+        "; the bucket may contain the complete backup, so {named} will be kept until the bucket \
+         can be read"
     )
 }
 
@@ -100,15 +101,15 @@ mod tests {
     #[test]
     fn failure_reason_names_the_cause_and_the_leftovers() {
         let status = BackupStatus::default();
-        let leftovers = ["the snapshot snap-1 of the volume pv-1 at east".to_owned()];
+        let leftovers = ["snapshot snap-1 of volume pv-1 at east".to_owned()];
         let end_reason = EndReason::WaitedTooLong(Duration::from_secs(7));
         let end =
             ended_without_bucket(&status, end_reason, "it is away", &leftovers_message(&leftovers));
         assert_eq!(end.phase, Some(BackupPhase::Failed));
         assert_eq!(
             end.failure_reason,
-            "the bucket could not be used for 7 s: it is away; and the snapshot snap-1 of the volume pv-1 at \
-             east could not be deleted"
+            "the bucket was unavailable for 7 s: it is away; and snapshot snap-1 of volume pv-1 \
+             at east could not be deleted"
         );
         let end = ended_without_bucket(
             &status,
@@ -119,8 +120,8 @@ mod tests {
         assert!(end.failure_reason.starts_with("canceled: "), "{}", end.failure_reason);
         assert!(
             end.failure_reason.ends_with(
-                "; the bucket may have the whole backup, so the snapshot snap-1 of the volume pv-1 at east \
-                 will be kept until it says that it has not"
+                "; the bucket may contain the complete backup, so snapshot snap-1 of volume pv-1 \
+                 at east will be kept until the bucket can be read"
             ),
             "{}",
             end.failure_reason

@@ -34,7 +34,7 @@ pub(super) async fn commit_state(
     backup: &Backup,
 ) -> Result<CommitState, RunError> {
     fn unknown(failure: BucketFailure, cause: impl Into<BucketCause>) -> RunError {
-        let step = "what the bucket holds of it is not known";
+        let step = "the files of the backup in the bucket cannot be read";
         RunError::Bucket(BucketError { step, failure, source: Box::new(cause.into()) })
     }
     let location = facts::location(context, backup).await?;

@@ -13,7 +13,7 @@ mod report;
 mod resources;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::Backup;
@@ -21,6 +21,7 @@ use bowline_engine::backup::csi;
 use bowline_engine::operation::{Operation, OperationClient};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters as _};
 use bowline_plugin::{BackupItemAction, Code, Error, Progress, Result, SnapshotId};
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use self::report::combine_progress;
@@ -55,7 +56,7 @@ impl<'a> BackupOperationClients<'a> {
         let id = id.ok_or_else(|| Error::new(Code::InvalidArgument, "the snapshot has no id"))?;
         // Each has its own cell: one that is slow to open delays no other.
         let cell = {
-            let mut opened = self.snapshotters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut opened = self.snapshotters.lock();
             Arc::clone(opened.entry(location.to_owned()).or_default())
         };
         let open = async || {

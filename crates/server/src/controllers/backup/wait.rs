@@ -74,9 +74,10 @@ impl BackupRun<'_> {
                 if BucketFailure::of_write(&error).is_some() {
                     return Err(RunError::of_write::<Backup>(error));
                 }
-                let leftovers = self.discard_unrecorded_csi(&operations).await;
+                let leftovers = self.delete_unrecorded_csi_snapshots(&operations).await;
                 let error = status_message(&error);
-                let reason = format!("cannot write what operations came to: {error}{leftovers}");
+                let reason =
+                    format!("cannot write the results of the operations: {error}{leftovers}");
                 return Ok(NextStage::finished(self.status().failed(reason)));
             }
         };
@@ -99,12 +100,18 @@ impl BackupRun<'_> {
         let records = match file_contents(store.get::<Vec<BackupOperation>>(&self.name).await)? {
             FileContents::Found(records) => records,
             FileContents::Absent => {
-                report.error(ReportSubject::Run, "the file of its operations is not in the bucket");
+                report.error(
+                    ReportSubject::Run,
+                    "the operations file of the backup is missing in the bucket",
+                );
                 Vec::new()
             }
             FileContents::Unreadable(reason) => {
                 unreadable.operations = true;
-                report.error(ReportSubject::Run, format!("its operations are not known: {reason}"));
+                report.error(
+                    ReportSubject::Run,
+                    format!("the operations of the backup are not known: {reason}"),
+                );
                 Vec::new()
             }
         };
@@ -122,7 +129,8 @@ impl BackupRun<'_> {
             FileContents::Absent => BowlineBackupInfo::default(),
             FileContents::Unreadable(reason) => {
                 unreadable.own = true;
-                let text = format!("what became of its snapshots is not known: {reason}");
+                let text =
+                    format!("the state of the snapshots of the backup is not known: {reason}");
                 report.error(ReportSubject::Run, text);
                 BowlineBackupInfo::default()
             }

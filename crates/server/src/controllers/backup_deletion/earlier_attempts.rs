@@ -4,10 +4,10 @@
 //! this process knows that, even while it cannot take the attempt back on the request.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_api::DeleteBackupRequest;
 use kube::ResourceExt as _;
+use parking_lot::Mutex;
 
 use super::step;
 
@@ -18,16 +18,12 @@ pub(super) struct EarlierAttempts(Mutex<HashMap<String, u32>>);
 impl EarlierAttempts {
     /// Number of attempts at a request that were made before this process.
     pub(super) fn count(&self, request: &DeleteBackupRequest) -> u32 {
-        *self.lock().entry(uid(request)).or_insert_with(|| step::attempts(request))
+        *self.0.lock().entry(uid(request)).or_insert_with(|| step::attempts(request))
     }
 
     /// Forgets a request that was answered.
     pub(super) fn forget(&self, request: &DeleteBackupRequest) {
-        self.lock().remove(&uid(request));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&uid(request));
     }
 }
 

@@ -1,7 +1,9 @@
 //! One request at a time for each backup.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Backups that a request is working on.
 #[derive(Clone, Debug, Default)]
@@ -17,18 +19,14 @@ pub(super) struct DeletionLock {
 impl DeletionLocks {
     /// Locks a backup, unless another request is working on it.
     pub(super) fn try_lock(&self, backup: &str) -> Option<DeletionLock> {
-        let is_free = self.lock().insert(backup.to_owned());
+        let is_free = self.0.lock().insert(backup.to_owned());
         is_free.then(|| DeletionLock { locks: self.clone(), backup: backup.to_owned() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for DeletionLock {
     fn drop(&mut self) {
-        self.locks.lock().remove(&self.backup);
+        self.locks.0.lock().remove(&self.backup);
     }
 }
 

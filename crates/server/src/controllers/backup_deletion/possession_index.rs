@@ -5,7 +5,7 @@
 //! each time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 use bowline_engine::backup::request::Lookup;
@@ -13,9 +13,11 @@ use bowline_engine::delete::{
     BackupPossessions, InventoryError, OtherBackups, against_unreadable, referenced_snapshots,
 };
 use bowline_store::{BackupName, BackupStore};
-use futures::{StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 
+use super::marker::phase_before_deletion;
 use super::owned_objects::list;
 use crate::controllers::lookup::{OpenError, lookup, open};
 use crate::error_text::status_message;
@@ -27,7 +29,8 @@ const CONCURRENT_READS: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnknownPossessions {
     #[error(
-        "the backups of storage location {location} may name the same snapshots, and it cannot be read"
+        "backups in storage location {location}, which cannot be read, may refer to the same \
+         snapshots"
     )]
     OpenLocation { location: String, source: OpenError },
     #[error("{}", against_unreadable(.backup, &status_message(.error)))]
@@ -75,17 +78,7 @@ impl PossessionIndex {
             let named = self.named(&store, &name, &uid).await;
             (name, named)
         });
-        let reads: Vec<_> = reads.buffer_unordered(CONCURRENT_READS).collect().await;
-        let mut all = OtherBackups::default();
-        for (name, named) in reads {
-            match named {
-                Ok(named) => all.add(&name, &named),
-                Err(error) => {
-                    return Ok(Err(UnknownPossessions::ReadBackup { backup: name, error }));
-                }
-            }
-        }
-        Ok(Ok(all))
+        Ok(merge(reads.buffer_unordered(CONCURRENT_READS)).await)
     }
 
     async fn named(
@@ -94,7 +87,7 @@ impl PossessionIndex {
         name: &str,
         uid: &str,
     ) -> Result<Possessions, InventoryError> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.0.lock();
         if let Some(possessions_of) = lock().get(uid) {
             return Ok(Arc::clone(possessions_of));
         }
@@ -109,16 +102,32 @@ impl PossessionIndex {
     fn retain_existing(&self, all: &[Backup]) {
         let uids: BTreeSet<&str> =
             all.iter().filter_map(|backup| backup.metadata.uid.as_deref()).collect();
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.0.lock();
         cached.retain(|uid, _| uids.contains(uid.as_str()));
     }
 }
 
+/// References of all backups; the first failure ends the reads that are under way.
+async fn merge(
+    reads: impl Stream<Item = (String, Result<Possessions, InventoryError>)>,
+) -> Result<OtherBackups, UnknownPossessions> {
+    let mut reads = std::pin::pin!(reads);
+    let mut all = OtherBackups::default();
+    while let Some((backup, read)) = reads.next().await {
+        match read {
+            Ok(possessions) => all.add(&backup, &possessions),
+            Err(error) => return Err(UnknownPossessions::ReadBackup { backup, error }),
+        }
+    }
+    Ok(all)
+}
+
 /// True if the snapshots that a Backup references are kept when another is deleted. A Backup that is being deleted
-/// keeps nothing, nor does one that has stored nothing anywhere; a running one takes its own snapshots.
+/// keeps nothing, unless it may get its phase back, nor does one that has stored nothing anywhere; a running one takes
+/// its own snapshots.
 fn protects_possessions(other: &Backup, going: &Backup) -> bool {
     use BackupPhase as Phase;
-    let phase = other.status.as_ref().and_then(|status| status.phase.as_ref());
+    let phase = phase_before_deletion(other);
     other.uid() != going.uid()
         && !other.spec.storage_location.is_empty()
         && matches!(phase, Some(Phase::Completed | Phase::PartiallyFailed | Phase::Failed))
@@ -139,9 +148,32 @@ async fn store(
 
 #[cfg(test)]
 mod tests {
+    use bowline_api::annotation;
+    use bowline_plugin::{Code, Error};
+    use bowline_store::Prefix;
+    use bowline_store::backend::Memory;
+    use bowline_store::backend::memory::StoreCall;
+    use futures::FutureExt as _;
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_first_backup_that_cannot_be_read_ends_the_search() {
+        let denied = Memory::with_bucket("b").failing(|call, _| {
+            (call == StoreCall::Get).then(|| Error::new(Code::PermissionDenied, "denied"))
+        });
+        let store = BackupStore::new(Arc::new(denied), "b", &Prefix::default());
+        let index = PossessionIndex::default();
+        let failed = index.named(&store, "broken", "u").await;
+        let reads = stream::iter([("broken".to_owned(), failed)]);
+        // The other backups are in a bucket that does not answer.
+        let found = merge(reads.chain(stream::pending())).now_or_never();
+        let found = found.expect("the failure is not reported until all backups are read");
+        let Err(error) = found else { panic!("the backup was read") };
+        let error = error.to_string();
+        assert!(error.contains("broken") && error.contains("denied"), "{error}");
+    }
 
     #[test]
     fn finished_backups_protect_what_they_name() {
@@ -165,5 +197,9 @@ mod tests {
         ] {
             assert_eq!(protects_possessions(&other, &deleted), expected, "{other:?}");
         }
+        let mut unconfirmed = backup("v", "Deleting", "l");
+        let before = (annotation::PHASE_BEFORE_DELETION.to_owned(), "Completed".to_owned());
+        unconfirmed.metadata.annotations = Some([before].into());
+        assert!(protects_possessions(&unconfirmed, &deleted), "its deletion may be called off");
     }
 }

@@ -43,8 +43,10 @@ pub(super) async fn delete_restores(
         while errors.is_empty() && still_exists(&api, restore).await? {
             if Instant::now() > deadline {
                 let seconds = RESTORE_END_TIMEOUT.as_secs();
-                errors
-                    .push(restore_error(restore, &format!("it is still there after {seconds} s")));
+                errors.push(restore_error(
+                    restore,
+                    &format!("the restore still exists after {seconds} s"),
+                ));
             }
             tokio::select! {
                 () = context.stop.cancelled() => return Ok(DeletionResult::Stopped),

@@ -61,7 +61,7 @@ pub(super) fn is_by_retention(request: &DeleteBackupRequest) -> bool {
 }
 
 /// True if a restore of the backup keeps a request from being fulfilled: one made by retention, for a backup whose
-/// deletion has not started. Users may stop a restore by deleting its backup, a clock may not; a deletion that has
+/// deletion has not started. `backup` is its phase before that. Users may stop a restore by deleting its backup, a clock may not; a deletion that has
 /// started is completed, since the backup can no longer be restored.
 pub(super) fn yields_to_restores(
     request: &DeleteBackupRequest,

@@ -59,8 +59,8 @@ pub(super) fn conditions_after_sync(
         }
     }
     if spec.config.get(INSECURE_SETTING).is_some_and(|value| value == "true") {
-        let message = "the certificate of the server is not checked (insecureSkipTLSVerify): whoever \
-                       is in between can read and change backups";
+        let message = "the certificate of the object store is not verified (insecureSkipTLSVerify): an \
+             attacker on the network can read and change backups";
         set_condition(&mut after, TLS_VERIFIED, false, "InsecureSkipTLSVerify", message, now);
     } else {
         after.retain(|condition| condition.type_ != TLS_VERIFIED);
@@ -83,7 +83,7 @@ fn skipped_message(skipped: &[(String, String)]) -> String {
         more => format!("; and {more} more"),
     };
     let backups = if count == 1 { "backup is" } else { "backups are" };
-    format!("{count} {backups} not brought into the cluster: {}{more}", first.join("; "))
+    format!("{count} {backups} not synced into the cluster: {}{more}", first.join("; "))
 }
 
 fn set_condition(
@@ -175,7 +175,7 @@ mod tests {
             conditions_after_sync(&[], &spec, &SyncOutcome::Done(skipped(7)), at(1)).unwrap();
         let degraded = find(&seven, DEGRADED).unwrap();
         assert_eq!(degraded.status, "True");
-        assert!(degraded.message.starts_with("7 backups are not brought"), "{}", degraded.message);
+        assert!(degraded.message.starts_with("7 backups are not synced"), "{}", degraded.message);
         assert!(degraded.message.contains("b0: too large; b1"), "{}", degraded.message);
         assert!(degraded.message.ends_with("and 2 more"), "{}", degraded.message);
         let none =

@@ -52,13 +52,17 @@ pub(super) enum SkipReason {
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotEnded(phase) => write!(f, "it is {phase}, so it has not ended"),
-            Self::NoRecord => f.write_str("it has no record: it is being written, or deleted"),
-            Self::CreatedMeanwhile => f.write_str("a Backup of this name was created meanwhile"),
-            Self::NotTerminal(Some(phase)) => {
-                write!(f, "its phase is {:?}, not an end", phase.to_string())
+            Self::NotEnded(phase) => write!(f, "the phase is {phase}: the backup has not ended"),
+            Self::NoRecord => {
+                f.write_str("velero-backup.json is missing: the backup is being written or deleted")
             }
-            Self::NotTerminal(None) => write!(f, "it has no phase"),
+            Self::CreatedMeanwhile => {
+                f.write_str("a Backup of the same name was created meanwhile")
+            }
+            Self::NotTerminal(Some(phase)) => {
+                write!(f, "the phase {:?} is not a final one", phase.to_string())
+            }
+            Self::NotTerminal(None) => write!(f, "the backup has no phase"),
         }
     }
 }

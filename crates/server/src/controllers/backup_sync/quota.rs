@@ -22,19 +22,20 @@ pub(super) const MAX_CHILDREN: u64 = 50_000;
 /// Reason why an object is not imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OverQuota {
-    #[error("the record is larger than {} KiB", MAX_BACKUP_BYTES >> 10)]
+    #[error("velero-backup.json is larger than {} KiB", MAX_BACKUP_BYTES >> 10)]
     Backup,
     #[error("a PodVolumeBackup or VolumePluginBackup is larger than {} KiB", MAX_CHILD_BYTES >> 10)]
     Child,
     #[error(
-        "the location has brought in {0} Backups, which is the limit (--backup-sync-limit); delete some, or \
-         raise it"
+        "{0} Backups are synced from the location, which is the limit (--backup-sync-limit); \
+         delete some, or raise the limit"
     )]
     Count(u64),
     #[error("the Backups of the location are larger than {} MiB together (--backup-sync-limit)", .0 >> 20)]
     Sum(u64),
     #[error(
-        "the namespace holds {MAX_CHILDREN} PodVolumeBackups or VolumePluginBackups, which is the limit"
+        "the namespace has {MAX_CHILDREN} PodVolumeBackups or VolumePluginBackups, which is the \
+         limit"
     )]
     Children,
 }

@@ -90,7 +90,7 @@ fn unreadable_file_is_not_a_bucket_failure() {
 #[test]
 fn end_reason_contains_numbers() {
     let waited = EndReason::WaitedTooLong(Duration::from_mins(2)).to_string();
-    assert_eq!(waited, "the bucket could not be used for 120 s");
+    assert_eq!(waited, "the bucket was unavailable for 120 s");
     assert!(EndReason::TooManyAttempts(4).to_string().contains("4 times"));
 }
 

@@ -26,7 +26,7 @@ async fn operation_is_polled_again_while_its_plugin_may_be_in_an_unlisted_binary
             actions.cancel(&operation).await.unwrap_err(),
         ] {
             assert_eq!((error.code(), error.class()), expected, "{error}");
-            assert!(error.message().contains("x.io/action is not installed"), "{error}");
+            assert!(error.message().contains("x.io/action is no longer installed"), "{error}");
         }
     }
 }

@@ -68,7 +68,6 @@ fn orphan(bucket: Option<&str>) -> Orphan {
         name: "b".to_owned(),
         location: Some("main".to_owned()),
         bucket: bucket.map(str::to_owned),
-        abandoned: None,
     }
 }
 

@@ -57,12 +57,16 @@ pub(super) async fn refusal(
     match asked {
         Ok(Ok(refusal)) => refusal,
         Ok(Err(error)) => {
-            tracing::debug!("it is not known what may be restored: {}", status_message(&error));
+            tracing::debug!(
+                "the permissions for the restore could not be checked: {}",
+                status_message(&error)
+            );
             None
         }
         Err(_) => {
             tracing::debug!(
-                "it is not known what may be restored: there is no answer in {REVIEW_TIMEOUT:?}"
+                "the permissions for the restore could not be checked: no response within \
+                 {REVIEW_TIMEOUT:?}"
             );
             None
         }
@@ -213,9 +217,9 @@ fn refusal_message(targets: Option<&[String]>) -> String {
         }
     };
     format!(
-        "the API server does not let the server create anything that could be restored, neither in {where_text} \
-         nor outside of namespaces; most likely it was installed with the profile `{}`; to restore, \
-         install it again with `bowline install --profile {}` and the flags that it was installed with",
+        "the server may create nothing that could be restored, neither in {where_text} nor \
+         cluster-scoped objects; it was probably installed with the profile `{}`; to restore, run \
+         `bowline install --profile {}` with the flags of the first installation",
         Profile::BackupOnly,
         Profile::Full
     )

@@ -2,7 +2,7 @@
 //! end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::{Restore, RestoreStatus};
@@ -22,6 +22,7 @@ use bowline_plugin::{
 };
 use bowline_store::file::{BackupVolumeInfo, Method, ResourceList, RestoreVolumeInfo, Results};
 use bowline_store::{BackupName, BackupStore};
+use parking_lot::Mutex;
 
 use super::volumes::VolumePluginRestoreReporter;
 use super::{RestoreRun, RunError};
@@ -45,7 +46,7 @@ impl RestoreOperationClients {
     }
 
     fn claims(&self) -> Result<&ClaimTracker> {
-        let unknown = || Error::new(Code::Unavailable, "it is not known how claims go");
+        let unknown = || Error::new(Code::Unavailable, "the state of claims is not known");
         self.claims.as_ref().ok_or_else(unknown)
     }
 
@@ -94,7 +95,7 @@ impl RestoreRun<'_> {
                 ClaimTracker::new(Arc::clone(&cluster), &resources, self.name.as_str())
             }
             Err(error) => {
-                tracing::warn!("claims cannot be followed: {}", status_message(&error));
+                tracing::warn!("claims cannot be watched: {}", status_message(&error));
                 None
             }
         };
@@ -215,10 +216,10 @@ impl ClaimPublisher {
         let Some(reporter) = &self.reporter else { return };
         for operation in operations {
             let Some(creation) = self.creations.get(&operation.id) else { continue };
-            let before = self.shown().get(&operation.id).copied();
+            let before = self.shown.lock().get(&operation.id).copied();
             if before.is_none() {
                 log_unwritable(reporter.creation_started(creation).await);
-                self.shown().insert(operation.id.clone(), false);
+                self.shown.lock().insert(operation.id.clone(), false);
             }
             let end = match &operation.state {
                 _ if before == Some(true) => continue,
@@ -241,12 +242,8 @@ impl ClaimPublisher {
             log_unwritable(
                 reporter.creation_ended(&VolumeCreation { target, ..creation.clone() }, &end).await,
             );
-            self.shown().insert(operation.id.clone(), true);
+            self.shown.lock().insert(operation.id.clone(), true);
         }
-    }
-
-    fn shown(&self) -> std::sync::MutexGuard<'_, HashMap<OperationId, bool>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

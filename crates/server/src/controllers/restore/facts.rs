@@ -36,7 +36,7 @@ impl RestoreFacts {
             (Err(refusal), _) => Some(refusal.to_string()),
             (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
             (Ok(backups), Lookup::Missing) => source_backup(restore, backups)
-                .map(|_| "the storage location of its backup does not exist".to_owned()),
+                .map(|_| "the storage location of the backup does not exist".to_owned()),
             (Ok(_), Lookup::Found(_)) => None,
         }
     }

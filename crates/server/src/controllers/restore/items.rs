@@ -57,7 +57,7 @@ impl RestoreRun<'_> {
         }
         match self.resources.journal_attempt().await {
             Err(error @ journal::Error::Full(_)) => {
-                let reason = format!("it cannot go on: {error}");
+                let reason = format!("the restore cannot continue: {error}");
                 return Ok(self.end_given_up(&reason, &recovered).await);
             }
             journaled => journaled?,
@@ -65,7 +65,7 @@ impl RestoreRun<'_> {
         tracing::info!(
             backup = %request.backup_name,
             attempt = recovered.attempts + 1,
-            "the restore has started"
+            "restore started"
         );
         let attempts = recovered.attempts + 1;
         let (mut restored, is_there) =
@@ -118,6 +118,7 @@ impl RestoreRun<'_> {
                 requests: MAX_REQUESTS,
                 items: MAX_ITEMS,
                 scratch: options.scratch_dir.clone(),
+                unpack_limits: options.unpack_limits,
                 namespace: options.namespace.clone(),
                 priorities: options.restore_resource_priorities.clone(),
                 resource_timeout: options.resource_timeout,
@@ -198,7 +199,7 @@ impl RestoreRun<'_> {
                 return Err(RunError::of_bucket::<Restore>(BucketFailure::Unreachable, error));
             }
             self.stop_operations(&mut restored.operations.clone()).await;
-            let reason = format!("log and results of the restore cannot be written: {reason}");
+            let reason = format!("the log and results of the restore cannot be written: {reason}");
             if self.is_canceled() {
                 let mut status = self.ended_status(&reason);
                 status.errors += i64::try_from(restored.report.error_count()).unwrap_or(i64::MAX);
@@ -259,7 +260,10 @@ where
         if pause.is_zero() {
             return Err(error);
         }
-        tracing::warn!("the files are tried again in {pause:?}: {}", status_message(&error));
+        tracing::warn!(
+            "cannot write the files of the restore; retrying in {pause:?}: {}",
+            status_message(&error)
+        );
         tokio::select! {
             () = &mut given_up => return Err(error),
             () = tokio::time::sleep(pause) => {}
@@ -271,17 +275,12 @@ where
 fn log_outcome(restored: &RestoreOutcome) {
     let (errors, warnings) = (restored.report.error_count(), restored.report.warning_count());
     match &restored.fatal {
-        None => tracing::info!(items = restored.items, errors, warnings, "all items are through"),
+        None => tracing::info!(items = restored.items, errors, warnings, "all items processed"),
         Some(Fatal::Stopped) => {
-            tracing::info!("the server ends; the next server resumes the restore");
+            tracing::info!("the server is stopping; the next server resumes the restore");
         }
         Some(fatal) => {
-            tracing::error!(
-                errors,
-                warnings,
-                "the restore has not ended well: {}",
-                fatal.error_chain()
-            );
+            tracing::error!(errors, warnings, "the restore failed: {}", fatal.error_chain());
         }
     }
 }
@@ -343,7 +342,7 @@ mod tests {
         let back = |number| if number < 12 { away(number) } else { Ok(()) };
         assert_eq!(attempts_made(pending(), back).await, (12, true));
         assert_eq!(attempts_made(pending(), away).await, (31, false), "not for ever");
-        assert_eq!(attempts_made(ready(()), away).await, (1, false), "the server ends");
+        assert_eq!(attempts_made(ready(()), away).await, (1, false), "the server is stopping");
         let refused = |_| Err(failure(Code::PermissionDenied));
         assert_eq!(attempts_made(pending(), refused).await, (1, false), "it would be the same");
     }

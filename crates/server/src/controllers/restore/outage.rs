@@ -40,7 +40,7 @@ impl RestoreRun<'_> {
             (Ok(request), _) => request,
             (Err(_), Some(refusal)) => {
                 let hidden = Err(RunError::Bucket(BucketError {
-                    step: "its backup and storage location are not known",
+                    step: "the backup and storage location of the restore cannot be read",
                     failure: BucketFailure::Refused,
                     source: Box::new(BucketCause::LocationUnknown(refusal)),
                 }));
@@ -48,7 +48,7 @@ impl RestoreRun<'_> {
             }
             (Err(invalid), None) => {
                 let errors = invalid.messages().join("; ");
-                let reason = format!("it is not valid any more: {errors}");
+                let reason = format!("the restore is no longer valid: {errors}");
                 return Ok(self.end_given_up(&reason, recovered).await);
             }
         };
@@ -87,7 +87,7 @@ impl RestoreRun<'_> {
         let open = operations.iter().filter(|one| is_open(&one.state)).count();
         let mut reason = reason.to_owned();
         if open > 0 {
-            reason = format!("{reason}; {open} operations may go on");
+            reason = format!("{reason}; {open} operations may continue to run");
         }
         let left = restore::leftover_volumes(recovered);
         for (id, text) in &left {
@@ -133,7 +133,7 @@ pub(super) async fn end_deleted(
     let opening = RestoreRun::open(context, api, restore.clone(), "", log, &cancel);
     // A damaged journal has nothing to add to what was reported.
     let Some((run, recovered)) = opening.await? else { return Ok(()) };
-    match run.end_given_up("it was deleted", &recovered).await {
+    match run.end_given_up("the restore was deleted", &recovered).await {
         NextStage::HandedOver => {
             run.resources.hand_over().await;
             Ok(())

@@ -12,12 +12,13 @@
 //! - Restores that wait for operations of plugins, are being finalized, or are canceled need no permit.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Restore, RestorePhase};
 use futures::{Stream, stream};
 use kube::ResourceExt as _;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::super::operations::is_canceled;
@@ -61,7 +62,7 @@ impl RestoreQueue {
     /// True if a restore is next, or needs no permit, at this moment.
     pub(super) fn may_begin(&self, restore: &Restore, known: &[Arc<Restore>]) -> bool {
         let uid = restore.uid().filter(|_| needs_permit(restore));
-        uid.is_none_or(|uid| self.state().admits(restore, &uid, known, self.limit))
+        uid.is_none_or(|uid| self.held.lock().admits(restore, &uid, known, self.limit))
     }
 
     /// Acquires the permit of a restore, if it is next among the known ones. Otherwise, ask again after
@@ -73,7 +74,7 @@ impl RestoreQueue {
     ) -> Option<RestorePermit> {
         let uid = restore.uid().filter(|_| needs_permit(restore));
         if let Some(uid) = &uid {
-            let mut state = self.state();
+            let mut state = self.held.lock();
             // Restores that the watch shows as past their items, or gone, need not be remembered.
             let waiting: HashSet<String> =
                 known.iter().filter(|other| needs_permit(other)).filter_map(|r| r.uid()).collect();
@@ -89,7 +90,7 @@ impl RestoreQueue {
 
     /// Releases the permit of a restore whose items are done.
     pub(super) fn release(&self, uid: &str) {
-        if self.state().finish(uid) {
+        if self.held.lock().finish(uid) {
             self.released.notify_one();
         }
     }
@@ -102,10 +103,6 @@ impl RestoreQueue {
             turns.released.notified().await;
             Some(((), turns))
         })
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,7 +136,7 @@ impl RestorePermit {
     /// restore retry at once, instead of after its pause.
     pub(super) fn release_quietly(mut self) {
         if let Some(uid) = self.uid.take() {
-            self.turns.state().finish(&uid);
+            self.turns.held.lock().finish(&uid);
         }
     }
 }

@@ -10,7 +10,6 @@
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,10 +26,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 use kube::{Api, Resource as _, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::controllers::adoption::RunOwnership;
+use crate::controllers::adoption::{RunOwnership, has_other_writer};
 use crate::error_text::{status_message, truncate_text};
 use crate::list::next_page;
 use crate::patch;
@@ -96,13 +96,14 @@ impl VolumePluginRestoreReporter {
     pub(super) async fn resume(&self) {
         match self.written_by_plugins().await {
             Ok(found) => {
-                *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                *self.earlier.lock() = found;
             }
             Err(error) if patch::is_not_found(&error) => {}
             Err(error) => {
                 let error = status_message(&error);
                 tracing::warn!(
-                    "VolumePluginRestores of before may look as if they went on: {error}"
+                    "VolumePluginRestores of earlier attempts may still show work in progress: \
+                     {error}"
                 );
             }
         }
@@ -122,14 +123,14 @@ impl VolumePluginRestoreReporter {
             is_about_creation(found, &self.backup, creation, self.created.as_ref())
         };
         let of_making: Vec<VolumePluginRestore> = {
-            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut earlier = self.earlier.lock();
             earlier.extract_if(.., is_it).collect()
         };
         for found in of_making {
             let Some(found) = self.ownership.adopt(&self.api, found).await? else { continue };
             if !has_failed(&found) {
-                let message =
-                    "the server ended before it heard of this volume, and has another made";
+                let message = "the server stopped before the plugin reported this volume; another volume \
+                     is created";
                 let status = ended_status(&VolumePluginPhase::Failed, Some(message));
                 patch::patch_status_of(&self.api, &found, status).await?;
             }
@@ -137,12 +138,8 @@ impl VolumePluginRestoreReporter {
         Ok(())
     }
 
-    fn owners(&self) -> MutexGuard<'_, HashMap<String, ResourceOwner>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn set_owner(&self, creation: &VolumeCreation, known: ResourceOwner) {
-        self.owners().insert(creation.persistent_volume.clone(), known);
+        self.owners.lock().insert(creation.persistent_volume.clone(), known);
     }
 
     /// A new resource of the server.
@@ -184,13 +181,12 @@ impl VolumePluginRestoreReporter {
 
     /// Starts to show a volume; for the second time if its plugin has crashed.
     async fn show_begin(&self, creation: &VolumeCreation) -> kube::Result<()> {
-        let of_before = match self.owners().get(&creation.persistent_volume) {
+        let of_before = match self.owners.lock().get(&creation.persistent_volume) {
             Some(ResourceOwner::Plugin(name)) => Some(name.clone()),
             Some(ResourceOwner::Server(_) | ResourceOwner::Unmanaged) | None => None,
         };
         if let Some(name) = of_before {
-            let end =
-                VolumeCreationResult::Failed("the plugin has died, and is asked again".to_owned());
+            let end = VolumeCreationResult::Failed("the plugin crashed; retrying".to_owned());
             self.end_plugin_resource(&name, &end).await?;
         }
         self.end_earlier_resources(creation).await?;
@@ -225,7 +221,10 @@ impl VolumePluginRestoreReporter {
             }
         }
         let volume = &creation.persistent_volume;
-        tracing::warn!(volume, "its VolumePluginRestore is not made: its names are taken");
+        tracing::warn!(
+            volume,
+            "no VolumePluginRestore is created for the volume: all its names are in use"
+        );
         self.set_owner(creation, ResourceOwner::Unmanaged);
         Ok(())
     }
@@ -234,10 +233,13 @@ impl VolumePluginRestoreReporter {
     async fn change(&self, creation: &VolumeCreation, status: Value) -> kube::Result<()> {
         let mut attempts = 1;
         loop {
-            let known = self.owners().get(&creation.persistent_volume).cloned();
+            let known = self.owners.lock().get(&creation.persistent_volume).cloned();
             let Some(ResourceOwner::Server(current)) = known else { return Ok(()) };
-            if has_other_writer(&current) {
-                tracing::info!(name = current.name_any(), "somebody else writes it now");
+            if has_other_writer(&*current) {
+                tracing::info!(
+                    name = current.name_any(),
+                    "the VolumePluginRestore has another writer and is no longer updated"
+                );
                 self.set_owner(creation, ResourceOwner::Unmanaged);
                 return Ok(());
             }
@@ -274,7 +276,7 @@ impl VolumePluginRestoreReporter {
         creation: &VolumeCreation,
         end: &VolumeCreationResult,
     ) -> kube::Result<()> {
-        let plugins = match self.owners().get(&creation.persistent_volume) {
+        let plugins = match self.owners.lock().get(&creation.persistent_volume) {
             Some(ResourceOwner::Plugin(name)) => Some(name.clone()),
             Some(ResourceOwner::Server(_) | ResourceOwner::Unmanaged) | None => None,
         };
@@ -282,7 +284,9 @@ impl VolumePluginRestoreReporter {
             match self.end_plugin_resource(&name, end).await? {
                 PluginResourceEnd::Ended => return Ok(()),
                 // The plugin has deleted it.
-                PluginResourceEnd::Gone => drop(self.owners().remove(&creation.persistent_volume)),
+                PluginResourceEnd::Gone => {
+                    drop(self.owners.lock().remove(&creation.persistent_volume));
+                }
             }
         } else if let VolumeCreationResult::Completed(volume) = end {
             match self.plugin_resource(creation, volume).await {
@@ -293,10 +297,13 @@ impl VolumePluginRestoreReporter {
                 }
                 Ok(None) => {}
                 // There may be two resources then.
-                Err(error) => tracing::debug!("cannot look for it: {}", status_message(&error)),
+                Err(error) => tracing::debug!(
+                    "cannot search for the VolumePluginRestore of the plugin: {}",
+                    status_message(&error)
+                ),
             }
         }
-        let is_known = self.owners().contains_key(&creation.persistent_volume);
+        let is_known = self.owners.lock().contains_key(&creation.persistent_volume);
         if !is_known {
             self.create(creation).await?;
         }
@@ -335,8 +342,10 @@ impl VolumePluginRestoreReporter {
 
     /// Checks if a plugin writes a resource of its own for a volume that it is creating.
     async fn find_plugin_resource(&self, creation: &VolumeCreation) -> kube::Result<()> {
-        if !matches!(self.owners().get(&creation.persistent_volume), Some(ResourceOwner::Server(_)))
-        {
+        if !matches!(
+            self.owners.lock().get(&creation.persistent_volume),
+            Some(ResourceOwner::Server(_))
+        ) {
             return Ok(());
         }
         let mut unclaimed = self.unclaimed.lock().await;
@@ -364,7 +373,7 @@ impl VolumePluginRestoreReporter {
 
     /// Number of bytes to move, if reported.
     fn total_bytes(&self, creation: &VolumeCreation) -> Option<i64> {
-        match self.owners().get(&creation.persistent_volume) {
+        match self.owners.lock().get(&creation.persistent_volume) {
             Some(ResourceOwner::Server(current)) => {
                 let total = current.status.as_ref()?.progress.total_bytes;
                 Some(total).filter(|total| *total > 0)
@@ -471,7 +480,7 @@ pub(super) async fn end_open_resources(context: &Context, restore: &Restore) {
         && !patch::is_not_found(&error)
     {
         tracing::warn!(
-            "VolumePluginRestores may look as if they went on: {}",
+            "VolumePluginRestores may still show work in progress: {}",
             status_message(&error)
         );
     }
@@ -484,7 +493,7 @@ async fn try_end_open_resources(context: &Context, restore: &Restore) -> kube::R
     let found = list(&api, ListParams::default().labels(&selector)).await?;
     let status = ended_status(
         &VolumePluginPhase::Failed,
-        Some("the restore ended before this was known to end"),
+        Some("the restore ended before the plugin reported the end of this volume"),
     );
     for open in found.iter().filter(|found| is_left_open(found)) {
         patch::patch_status_of(&api, open, status.clone()).await?;
@@ -589,14 +598,4 @@ fn is_about_creation(
     // A resource without a status is not about work in progress.
     let has_begun = found.status.is_some();
     is_new && has_begun && is_of_plugin && snapshot_id == creation.snapshot.as_str() && of == backup
-}
-
-/// True if another writer than this server has written the status of a resource.
-fn has_other_writer(found: &VolumePluginRestore) -> bool {
-    let entries = found.metadata.managed_fields.iter().flatten();
-    let mut others = entries.filter(|entry| entry.manager.as_deref() != Some(patch::FIELD_MANAGER));
-    others.any(|entry| {
-        let fields = entry.fields_v1.as_ref();
-        fields.is_some_and(|fields| fields.0.get("f:status").is_some())
-    })
 }

@@ -99,7 +99,10 @@ impl RestoreRun<'_> {
         let records = match read {
             Ok(Some(records)) => records,
             Ok(None) => {
-                report.error(ReportSubject::Run, "the file of its operations is not in the bucket");
+                report.error(
+                    ReportSubject::Run,
+                    "the operations file of the restore is missing in the bucket",
+                );
                 Vec::new()
             }
             Err(error) if BucketFailure::of_read(&error).is_some() => {
@@ -107,8 +110,10 @@ impl RestoreRun<'_> {
             }
             Err(error) => {
                 is_unreadable = true;
-                let text =
-                    format!("the file of its operations is damaged: {}", status_message(&error));
+                let text = format!(
+                    "the operations file of the restore is damaged: {}",
+                    status_message(&error)
+                );
                 report.error(ReportSubject::Run, text);
                 let ended = recovered.into_iter().flat_map(|recovered| &recovered.finished);
                 ended.flat_map(|ended| ended.restore_operations.clone()).collect()

@@ -24,11 +24,13 @@ pub(in crate::controllers) enum RunError {
     Bucket(#[from] BucketError),
     #[error("cannot open the storage location: {0}")]
     Open(OpenError),
-    #[error("its bucket cannot be used")]
+    #[error("the bucket of the run is unavailable")]
     NoStore,
-    #[error("its storage location has not been checked yet")]
+    #[error("the storage location has not been validated yet")]
     Unchecked,
-    #[error("it waits until fewer backups run, and none that reaches into the same namespaces")]
+    #[error(
+        "the backup waits until fewer backups run and none of them includes the same namespaces"
+    )]
     NotAdmitted,
     #[error("the files of the restore cannot be deleted")]
     DeleteFiles(#[source] Box<BucketCause>),
@@ -43,7 +45,7 @@ impl RunError {
         let step = match failure {
             BucketFailure::Unreachable => K::BUCKET_UNREACHABLE,
             BucketFailure::Refused => K::FILE_REFUSED,
-            BucketFailure::WriteRefused => "the bucket refuses to be written, which is tried again",
+            BucketFailure::WriteRefused => "the bucket refuses writes; retrying",
         };
         Self::Bucket(BucketError { step, failure, source: Box::new(cause.into()) })
     }

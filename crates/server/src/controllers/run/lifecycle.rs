@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +26,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::core::object::{HasSpec, HasStatus};
 use kube::runtime::reflector::Store;
 use kube::{Api, Resource, ResourceExt as _};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -363,7 +364,8 @@ pub(in crate::controllers) async fn write_end<K: RunObject>(
     let written = with_retries(|| patch::patch_status_of(api, object, json!(status))).await?;
     if written.is_none() {
         tracing::info!(
-            "it was deleted at its end; the sync brings back a backup that is in the bucket"
+            "the object of the run was deleted just before the end; the sync recreates the \
+             Backup of a backup that is in the bucket"
         );
     }
     context.runs.clear_waiting_for_bucket(&object.uid().unwrap_or_default());

@@ -77,7 +77,7 @@ impl<K: RunObject> Run<'_, K> {
             self.resources.decide_outage(self.context, stage, failure, attempts, is_canceled);
         let (decision, begins_to_wait) = deciding.await;
         if begins_to_wait {
-            tracing::warn!("the {} waits for its bucket: {reason}", K::NOUN);
+            tracing::warn!("the {} waits for the bucket: {reason}", K::NOUN);
             self.publish_milestone(Milestone::BucketLost).await;
         }
         decision

@@ -174,7 +174,7 @@ async fn slow_rendering_does_not_block_other_requests() {
     let (locked, is_locked) = std::sync::mpsc::channel();
     let (release, is_released) = std::sync::mpsc::channel::<()>();
     let slow = std::thread::spawn(move || {
-        let _rendering = metrics.rendering.lock().unwrap();
+        let _rendering = metrics.rendering.lock();
         locked.send(()).unwrap();
         // Nobody can release it while the only thread of the runtime waits for it.
         is_released.recv_timeout(Duration::from_secs(10)).is_ok()

@@ -66,7 +66,7 @@ const ABSENT: [Absent; 5] = [
         stages: &[FINALIZING],
         acts: &ACTS,
         reason: "a backup that is being finished runs no command in a pod; pods that are frozen still are thawed \
-                 beside it (thaw.rs)",
+                 beside it (thawer.rs)",
     },
     Absent {
         kinds: &[Restore],
@@ -83,7 +83,7 @@ const ABSENT: [Absent; 5] = [
         acts: &[Time],
         reason: "a hook that is not answered ends by its own timeout, which the test of nodes shows beside the rows; a \
                  pod that is not reached is given up after two minutes, which no flag sets: tests of the engine \
-                 (backup/hook/thaw) have a clock of their own for that",
+                 (backup/hook/post_hooks) have a clock of their own for that",
     },
     Absent {
         kinds: &KINDS,

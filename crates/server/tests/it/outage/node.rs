@@ -1,12 +1,13 @@
 //! A node whose kubelet does not answer, or is not there.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bowline_testbed::apply::apply;
 use http::{Method, Uri};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -82,13 +83,13 @@ impl Execs {
         let Self(asked) = self.clone();
         move |_, uri| {
             if let Some(pod) = uri.path().strip_suffix("/exec") {
-                asked.lock().unwrap().push(pod.rsplit('/').next().unwrap_or_default().to_owned());
+                asked.lock().push(pod.rsplit('/').next().unwrap_or_default().to_owned());
             }
             false
         }
     }
 
     pub(super) fn has(&self, pod: &str) -> bool {
-        self.0.lock().unwrap().iter().any(|asked| asked == pod)
+        self.0.lock().iter().any(|asked| asked == pod)
     }
 }

@@ -6,6 +6,7 @@ use bowline_api::{
     Backup, BackupPhase, BackupStatus, BackupStorageLocation, VolumeSnapshotLocation,
 };
 use bowline_engine::journal::{BlockStarted, Intent, Journal as _, JournalEntry, SnapshotIntent};
+use bowline_engine::phase::Stage;
 use bowline_server::journal::ConfigMapJournal;
 use bowline_store::BackupName;
 use bowline_store::file::{BowlineBackupInfo, ResourceIdentifier, Snapshot};
@@ -19,6 +20,7 @@ use serde_json::json;
 use super::SnapshotWorld;
 use crate::bed::eventually;
 use crate::support::operations::key;
+use crate::support::raw_tar::gzip;
 use crate::support::runs::{is_waiting, phase};
 
 /// The pages of journals that there are.
@@ -84,11 +86,11 @@ async fn recorded_backup_keeps_its_snapshots_after_its_object_is_deleted() {
 }
 
 /// Runs a server until it has cleaned up once: that begins when the server does, and a server ends after it.
-async fn run_one_cleanup(trial: &mut SnapshotWorld) {
+async fn run_one_cleanup(trial: &mut SnapshotWorld, other: &str) {
     start_server(trial);
     let spec = json!({"includedNamespaces": ["none"]});
-    trial.world.create::<Backup>(json!({"metadata": {"name": "other"}, "spec": spec})).await;
-    trial.ended("other").await;
+    trial.world.create::<Backup>(json!({"metadata": {"name": other}, "spec": spec})).await;
+    trial.ended(other).await;
     trial.world.end().await.unwrap();
 }
 
@@ -97,13 +99,38 @@ async fn journal_is_kept_until_its_snapshots_are_deleted() {
     let (mut trial, _) = interrupted_backup("gone-later", "600000").await;
     trial.world.delete::<Backup>("b").await;
     trial.world.delete::<VolumeSnapshotLocation>("snaps").await;
-    run_one_cleanup(&mut trial).await;
+    run_one_cleanup(&mut trial, "other").await;
     assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
     assert_eq!(trial.snapshots_at_plugin().len(), 1);
     trial.location("snaps", "vs-v2", json!({})).await;
     start_server(&mut trial);
     until_journal_removed(&trial).await;
     assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+/// Writes the journal of a deleted backup that had asked for a snapshot and did not get the answer.
+async fn journal_in_flight_snapshot(trial: &SnapshotWorld) {
+    let client = trial.world.client.clone();
+    let run_uid = RunUid::new("0d9a5a1b-6f0c-4f35-9c3e-8d0a3f6e2c3e").unwrap();
+    let opened =
+        ConfigMapJournal::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
+    let wanted = SnapshotIntent {
+        location: "snaps".to_owned(),
+        volume: "one".to_owned(),
+        zone: String::new(),
+        request: "r1".to_owned(),
+        created: None,
+    };
+    let item = ResourceIdentifier {
+        resource: "persistentvolumes".to_owned(),
+        name: "pv-one".to_owned(),
+        ..ResourceIdentifier::default()
+    };
+    let plugin = "sdk.bowline.io/vs-v2".to_owned();
+    let intent = Intent { plugin, item, snapshot: Some(wanted), csi: None };
+    let begun = BlockStarted { intents: vec![intent], ..BlockStarted::default() };
+    let journal = opened.unwrap().0.with_location("default");
+    journal.append(&JournalEntry::BlockStarted(begun)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,30 +145,60 @@ async fn in_flight_snapshot_of_a_deleted_backup_is_found_by_tag() {
     let tags = json!({"bowline.io/request-id": "r1"}).to_string();
     std::fs::write(snapshot.join("tags.json"), tags).unwrap();
     assert_eq!(trial.snapshots_at_plugin().len(), 1);
-    let (client, uid) = (trial.world.client.clone(), "0d9a5a1b-6f0c-4f35-9c3e-8d0a3f6e2c3e");
-    let run_uid = RunUid::new(uid).unwrap();
-    let opened =
-        ConfigMapJournal::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
-    let wanted = SnapshotIntent {
-        location: "snaps".to_owned(),
-        volume: "one".to_owned(),
-        zone: String::new(),
-        request: "r1".to_owned(),
-    };
-    let item = ResourceIdentifier {
-        resource: "persistentvolumes".to_owned(),
-        name: "pv-one".to_owned(),
-        ..ResourceIdentifier::default()
-    };
-    let plugin = "sdk.bowline.io/vs-v2".to_owned();
-    let intent = Intent { plugin, item, snapshot: Some(wanted), csi: None };
-    let begun = BlockStarted { intents: vec![intent], ..BlockStarted::default() };
-    let journal = opened.unwrap().0.with_location("default");
-    journal.append(&JournalEntry::Begun(begun)).await.unwrap();
+    journal_in_flight_snapshot(&trial).await;
 
     start_server(&mut trial);
     until_journal_removed(&trial).await;
     assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn journal_that_is_kept_does_not_grow_with_each_cleanup() {
+    let mut trial = SnapshotWorld::start("gone-pages", "sdk").await;
+    trial.world.end().await.unwrap();
+    // Without its VolumeSnapshotLocation, the snapshot cannot be asked for.
+    journal_in_flight_snapshot(&trial).await;
+    start_server(&mut trial);
+    eventually("the absence of a record is journaled", async || pages(&trial).await.len() == 2)
+        .await;
+    trial.world.end().await.unwrap();
+    run_one_cleanup(&mut trial, "second").await;
+    run_one_cleanup(&mut trial, "third").await;
+    assert_eq!(pages(&trial).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_deleted_with_an_unreadable_snapshot_list_leaves_no_snapshot() {
+    let trial = SnapshotWorld::start("gone-unreadable", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({"upload-ms": "600000"})).await;
+    trial.volume("one").await;
+    trial.back_up("b", json!({})).await;
+    trial.world.until("b", is_waiting::<Backup>).await;
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    let list = folder(&trial).join("b-volumesnapshots.json.gz");
+    assert!(list.exists());
+    // Not a list. A file that is cut off would be read once more.
+    std::fs::write(list, gzip(b"{}")).unwrap();
+    trial.world.delete::<Backup>("b").await;
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_that_another_server_was_ending_is_not_resumed() {
+    let (mut trial, backup) = interrupted_backup("gone-ending", "600000").await;
+    // As if the server had ended before it deleted anything.
+    let (client, run_uid) =
+        (trial.world.client.clone(), RunUid::new(backup.uid().unwrap()).unwrap());
+    let opened =
+        ConfigMapJournal::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
+    opened.unwrap().0.abandon(Stage::Waiting).await.unwrap();
+    start_server(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    assert!(trial.called("cancel-snapshot") > 0, "{:?}", trial.calls());
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+    until_journal_removed(&trial).await;
 }
 
 /// Lets the bucket refuse a file: links are not followed. Returns where the file is now.
@@ -243,7 +300,7 @@ async fn backup_ends_without_snapshots_after_the_bucket_wait_timeout() {
     let status = trial.ended("b").await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
     let reason = status.failure_reason;
-    for words in ["the bucket could not be used for", "is a symbolic link"] {
+    for words in ["the bucket was unavailable for", "is a symbolic link"] {
         assert!(reason.contains(words), "no {words:?} in {reason}");
     }
     assert!(trial.called("cancel-snapshot") > 0, "its upload is told to stop: {:?}", trial.calls());
@@ -285,7 +342,7 @@ async fn location_changed_to_another_bucket_does_not_decide_about_snapshots() {
     std::fs::write(other.join("file"), "of another cluster").unwrap();
     let bucket = |name: &str| json!({"spec": {"objectStorage": {"bucket": name}}});
     trial.world.patch::<BackupStorageLocation>("default", bucket("other")).await;
-    run_one_cleanup(&mut trial).await;
+    run_one_cleanup(&mut trial, "other").await;
     assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
     assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
     trial.world.patch::<BackupStorageLocation>("default", bucket("default")).await;

@@ -189,7 +189,7 @@ async fn upload_that_always_fails_near_its_end_is_failed() {
     trial.back_up("b", json!({})).await;
     let outcomes = BackupFiles::of(&trial, "b").await;
     assert_eq!(outcomes.phase, "PartiallyFailed");
-    let reason = "it has failed 3 times: the line was cut";
+    let reason = "the upload failed 3 times: the line was cut";
     assert!(outcomes.errors.contains(reason), "{}", outcomes.errors);
     assert!(outcomes.errors.contains(&volume), "{}", outcomes.errors);
     assert_eq!(outcomes.shown_of(&volume), ("Failed".to_owned(), reason.to_owned()));
@@ -232,7 +232,7 @@ async fn upload_without_location_fails_and_its_snapshot_can_be_deleted() {
     trial.world.run(options);
     let outcomes = BackupFiles::of(&trial, "b").await;
     assert_eq!(outcomes.phase, "PartiallyFailed");
-    let reason = "the VolumeSnapshotLocation snaps cannot be used: it does not exist";
+    let reason = "the VolumeSnapshotLocation snaps cannot be used: not found";
     assert!(outcomes.errors.contains(reason), "{}", outcomes.errors);
     assert_eq!(outcomes.shown_of(&volume), ("Failed".to_owned(), reason.to_owned()));
     assert_eq!(outcomes.snapshots[0].status.phase, Some(SnapshotPhase::Failed));

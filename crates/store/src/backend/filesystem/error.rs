@@ -60,7 +60,7 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
         ),
         FilesystemFailure::BucketName => (
             Code::InvalidArgument,
-            format!("`{bucket}` is no bucket: it must be the name of one folder"),
+            format!("`{bucket}` is not a bucket: expected the name of one folder"),
         ),
         FilesystemFailure::SymlinkInPath(name) => (
             Code::PermissionDenied,
@@ -73,7 +73,7 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
         FilesystemFailure::Denied(denied) => (Code::Unavailable, denied.to_string()),
         FilesystemFailure::TooDeep => (
             Code::FailedPrecondition,
-            "folders lie in one another too deep; remove those that no backup made".to_owned(),
+            "folders are nested too deep; remove those that are not part of a backup".to_owned(),
         ),
         FilesystemFailure::System(errno) => {
             let (code, reason) = errno_code_and_text(errno);
@@ -85,14 +85,15 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
 
 fn errno_code_and_text(errno: Errno) -> (Code, &'static str) {
     match errno {
-        Errno::ENOENT => (Code::NotFound, "it does not exist"),
+        Errno::ENOENT => (Code::NotFound, "the file or folder does not exist"),
         Errno::EACCES | Errno::EPERM => {
-            (Code::PermissionDenied, "the server lacks the permission; give it to its user")
+            (Code::PermissionDenied, "the user of the server lacks the permission")
         }
         Errno::EROFS => (Code::PermissionDenied, "the file system is read-only"),
-        Errno::ENOSPC | Errno::EDQUOT => {
-            (Code::ResourceExhausted, "no space is left; free some, or use another location")
-        }
+        Errno::ENOSPC | Errno::EDQUOT => (
+            Code::ResourceExhausted,
+            "no space left on the file system; free some, or use another location",
+        ),
         Errno::ENAMETOOLONG => (Code::InvalidArgument, "the name is too long for a file"),
         Errno::ENOTDIR | Errno::EISDIR | Errno::EEXIST | Errno::ENOTEMPTY => {
             (Code::FailedPrecondition, "a folder and a file would have the same name")

@@ -3,183 +3,262 @@
 //! A system call on a mount that hangs cannot be cancelled: the caller continues after a deadline,
 //! but the thread stays blocked. The threads for such calls are shared by the whole process, for
 //! names, archives and files of other locations, and there are only a few hundred. So each bucket
-//! gets a few of them, and when one call has taken longer than any caller waits, the next ones fail
-//! at once, until it has returned.
+//! gets a few of them:
+//!
+//! - A call that hangs keeps its thread. Others go on with the remaining ones, except those for the
+//!   same path, which fail at once: a path that is tried again and again costs one thread.
+//! - When all threads hang, the next calls fail at once, until one has returned.
+//! - Finished uploads have threads of their own: other calls that hang do not keep them from being
+//!   published.
+//! - Files that were given up are deleted by one thread, one after the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_plugin::{Code, Error, Result};
-use tokio::sync::Semaphore;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Number of concurrent calls to one bucket.
 const CONCURRENT_CALLS: usize = 8;
+/// Number of uploads to one bucket that are published concurrently.
+const CONCURRENT_PUBLICATIONS: usize = 8;
 /// The longest time that a caller waits for a call that moves no data.
 const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The calls to one bucket.
 #[derive(Clone, Debug)]
-pub(super) struct BucketGate(Arc<RunningCalls>);
+pub(super) struct BucketGate(Arc<GateState>);
 
 #[derive(Debug)]
-struct RunningCalls {
+struct GateState {
     timeout: Duration,
+    calls: CallPool,
+    publications: CallPool,
+    discarded: Mutex<DiscardedValues>,
+}
+
+/// Calls that share a number of threads.
+#[derive(Debug)]
+struct CallPool {
+    size: usize,
     permits: Arc<Semaphore>,
-    /// Start time of each running call.
-    started_at: Mutex<BTreeMap<u64, Instant>>,
+    running: Mutex<BTreeMap<u64, StartedCall>>,
+}
+
+#[derive(Debug)]
+struct StartedCall {
+    path: String,
+    at: Instant,
+}
+
+/// Values that wait to be dropped.
+#[derive(Debug, Default)]
+struct DiscardedValues {
+    values: VecDeque<Box<dyn Any + Send>>,
+    has_cleaner: bool,
+}
+
+#[derive(Clone, Copy)]
+enum CallKind {
+    /// A call that can be repeated.
+    Ordinary,
+    /// The last call of an upload.
+    Publication,
 }
 
 /// A call that is running until this is dropped.
 struct RunningCall {
-    calls: Arc<RunningCalls>,
+    gate: Arc<GateState>,
+    kind: CallKind,
     number: u64,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl BucketGate {
     /// The gate of a bucket: shared by all users of the bucket, however often it was reopened.
     pub(super) fn for_bucket(root: &Path, bucket: &str) -> Self {
         static GATES: Mutex<Option<HashMap<PathBuf, BucketGate>>> = Mutex::new(None);
-        let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = GATES.lock();
         let gates = gates.get_or_insert_default();
         // Gates without users and without running calls are removed.
         gates.retain(|_, gate| Arc::strong_count(&gate.0) > 1);
         gates
             .entry(root.join(bucket))
-            .or_insert_with(|| Self::new(CONCURRENT_CALLS, CALL_TIMEOUT))
+            .or_insert_with(|| Self::new(CONCURRENT_CALLS, CONCURRENT_PUBLICATIONS, CALL_TIMEOUT))
             .clone()
     }
 
-    fn new(concurrency: usize, timeout: Duration) -> Self {
-        let permits = Arc::new(Semaphore::new(concurrency));
-        Self(Arc::new(RunningCalls { timeout, permits, started_at: Mutex::default() }))
+    fn new(calls: usize, publications: usize, timeout: Duration) -> Self {
+        let (calls, publications) = (CallPool::new(calls), CallPool::new(publications));
+        Self(Arc::new(GateState { timeout, calls, publications, discarded: Mutex::default() }))
     }
 
-    /// Runs blocking work, unless a call hangs.
+    /// Runs blocking work for a path, unless an earlier call for it hangs, or all calls.
     pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
+        path: &str,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        self.0.check_not_hanging()?;
+        self.run(CallKind::Ordinary, path, job).await
+    }
+
+    /// Runs the blocking end of an upload to a path, unless the ends of other uploads hang.
+    pub(super) async fn run_publication<T: Send + 'static>(
+        &self,
+        path: &str,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        self.run(CallKind::Publication, path, job).await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        kind: CallKind,
+        path: &str,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
         let task_failed =
-            || Error::new(Code::Internal, "the access to the file system was given up");
-        let permit = if let Ok(room) = Arc::clone(&self.0.permits).try_acquire_owned() {
-            room
-        } else {
-            let acquire = Arc::clone(&self.0.permits).acquire_owned();
-            match tokio::time::timeout(self.0.timeout, acquire).await {
-                Ok(room) => room.map_err(|_| task_failed())?,
-                Err(_) => return Err(RunningCalls::hanging_error(self.0.timeout)),
+            || Error::new(Code::Internal, "the access to the file system was aborted");
+        let (pool, timeout) = (self.0.pool(kind), self.0.timeout);
+        let permit = loop {
+            pool.check_not_hanging(path, timeout)?;
+            // Without waiting, a call needs no timer of the runtime.
+            if let Ok(permit) = Arc::clone(&pool.permits).try_acquire_owned() {
+                break permit;
+            }
+            let acquire = Arc::clone(&pool.permits).acquire_owned();
+            // Calls that are only slow end at some time. Those that hang are noticed above.
+            if let Ok(permit) = tokio::time::timeout(timeout, acquire).await {
+                break permit.map_err(|_| task_failed())?;
             }
         };
-        self.0.check_not_hanging()?;
-        let call = RunningCall::start(&self.0);
-        // Both belong to the thread, not to its caller.
+        // Waiting may have taken long.
+        pool.check_not_hanging(path, timeout)?;
+        let call = RunningCall::start(&self.0, kind, path, permit);
+        // The call belongs to the thread, not to its caller.
         let ended = tokio::task::spawn_blocking(move || {
             let outcome = job();
-            drop((call, permit));
+            drop(call);
             outcome
         });
         ended.await.map_err(|_| task_failed())
     }
+
+    /// Drops a value on a thread for blocking calls, because dropping it may hang. Without a
+    /// runtime, which that would block, it is dropped at once.
+    pub(super) fn discard(&self, value: impl Send + 'static) {
+        let mut discarded = self.0.lock_discarded();
+        discarded.values.push_back(Box::new(value));
+        if std::mem::replace(&mut discarded.has_cleaner, true) {
+            return;
+        }
+        drop(discarded);
+        let cleaner = Cleaner(Arc::clone(&self.0));
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(cleaner))),
+            Err(_) => drop(cleaner),
+        }
+    }
 }
 
-impl RunningCalls {
-    fn lock_started_at(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
-        self.started_at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Drops all discarded values when it is dropped: also if a runtime that shuts down does not start
+/// its task.
+struct Cleaner(Arc<GateState>);
 
-    fn check_not_hanging(&self) -> Result<()> {
-        let oldest = self.lock_started_at().values().map(Instant::elapsed).max();
-        match oldest {
-            Some(age) if age >= self.timeout => Err(Self::hanging_error(age)),
-            _ => Ok(()),
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        while let Some(value) = self.0.next_discarded() {
+            drop(value);
+        }
+    }
+}
+
+impl GateState {
+    fn pool(&self, kind: CallKind) -> &CallPool {
+        match kind {
+            CallKind::Ordinary => &self.calls,
+            CallKind::Publication => &self.publications,
         }
     }
 
-    fn hanging_error(age: Duration) -> Error {
-        let message = format!(
-            "the file system does not answer: a call to it has not returned for {} s; is the mount \
-             there, and its server?",
-            age.as_secs()
-        );
-        Error::new(Code::Unavailable, message)
+    fn lock_discarded(&self) -> MutexGuard<'_, DiscardedValues> {
+        self.discarded.lock()
+    }
+
+    /// The next value to drop. After the last one, the cleaner ends.
+    fn next_discarded(&self) -> Option<Box<dyn Any + Send>> {
+        let mut discarded = self.lock_discarded();
+        let next = discarded.values.pop_front();
+        discarded.has_cleaner = next.is_some();
+        next
     }
 }
 
+impl CallPool {
+    fn new(size: usize) -> Self {
+        Self { size, permits: Arc::new(Semaphore::new(size)), running: Mutex::default() }
+    }
+
+    fn lock_running(&self) -> MutexGuard<'_, BTreeMap<u64, StartedCall>> {
+        self.running.lock()
+    }
+
+    /// Fails if a call for the same path hangs, or if all calls hang.
+    fn check_not_hanging(&self, path: &str, timeout: Duration) -> Result<()> {
+        let (mut hanging, mut oldest, mut oldest_of_path) = (0, None, None);
+        for StartedCall { path: of, at } in self.lock_running().values() {
+            let age = at.elapsed();
+            if age < timeout {
+                continue;
+            }
+            hanging += 1;
+            oldest = oldest.max(Some(age));
+            if of == path {
+                oldest_of_path = oldest_of_path.max(Some(age));
+            }
+        }
+        let all = oldest.filter(|_| hanging >= self.size);
+        match oldest_of_path.or(all) {
+            Some(age) => Err(hanging_error(age)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn hanging_error(age: Duration) -> Error {
+    let message = format!(
+        "the file system does not respond: a call has not returned for {} s; check the mount and \
+         its server",
+        age.as_secs()
+    );
+    Error::new(Code::Unavailable, message)
+}
+
 impl RunningCall {
-    fn start(calls: &Arc<RunningCalls>) -> Self {
-        let mut started_at = calls.lock_started_at();
-        let number = started_at.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
-        started_at.insert(number, Instant::now());
-        drop(started_at);
-        Self { calls: Arc::clone(calls), number }
+    fn start(
+        gate: &Arc<GateState>,
+        kind: CallKind,
+        path: &str,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let mut running = gate.pool(kind).lock_running();
+        let number = running.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
+        running.insert(number, StartedCall { path: path.to_owned(), at: Instant::now() });
+        drop(running);
+        Self { gate: Arc::clone(gate), kind, number, _permit: permit }
     }
 }
 
 impl Drop for RunningCall {
     fn drop(&mut self) {
-        self.calls.lock_started_at().remove(&self.number);
+        self.gate.pool(self.kind).lock_running().remove(&self.number);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
-
-    use super::*;
-
-    /// A gate with a few calls that hang until the sender is dropped.
-    async fn gate_with_hanging_calls(
-        calls: usize,
-    ) -> (BucketGate, mpsc::Sender<()>, Arc<AtomicUsize>) {
-        let gate = BucketGate::new(4, Duration::from_millis(50));
-        let (release, hang) = mpsc::channel::<()>();
-        let hang = Arc::new(Mutex::new(hang));
-        let started = Arc::new(AtomicUsize::new(0));
-        for _ in 0..calls {
-            let (gate, hang, started) = (gate.clone(), Arc::clone(&hang), Arc::clone(&started));
-            tokio::spawn(async move {
-                gate.run_blocking(move || {
-                    started.fetch_add(1, Ordering::SeqCst);
-                    let _ = hang.lock().unwrap().recv();
-                })
-                .await
-            });
-        }
-        while started.load(Ordering::SeqCst) < calls.min(4) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        (gate, release, started)
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn hanging_file_system_uses_few_threads_and_later_calls_fail_fast() {
-        let (gate, release, started) = gate_with_hanging_calls(40).await;
-        while gate.0.check_not_hanging().is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        for _ in 0..100 {
-            let error = gate.run_blocking(|| ()).await.unwrap_err();
-            assert_eq!(error.code(), Code::Unavailable, "{error}");
-            assert!(error.message().contains("does not answer"), "{error}");
-        }
-        assert_eq!(started.load(Ordering::SeqCst), 4, "the others have not begun");
-        // The hanging calls return.
-        drop(release);
-        while gate.run_blocking(|| ()).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    #[test]
-    fn all_users_of_a_bucket_share_one_gate() {
-        let (root, other) = (Path::new("/nowhere/gate-a"), Path::new("/nowhere/gate-b"));
-        let first = BucketGate::for_bucket(root, "b");
-        assert!(Arc::ptr_eq(&first.0, &BucketGate::for_bucket(root, "b").0));
-        assert!(!Arc::ptr_eq(&first.0, &BucketGate::for_bucket(root, "c").0));
-        assert!(!Arc::ptr_eq(&first.0, &BucketGate::for_bucket(other, "b").0));
-    }
-}
+mod tests;

@@ -7,8 +7,8 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -16,6 +16,7 @@ use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, futimens};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::folder::{Folder, Result};
 use crate::backend::{Creation, Guarantee};
@@ -34,7 +35,7 @@ pub(super) fn is_temporary(name: &str) -> bool {
 static NAMES_IN_USE: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
 fn names_in_use() -> MutexGuard<'static, HashSet<String>> {
-    NAMES_IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+    NAMES_IN_USE.lock()
 }
 
 /// True if a temporary file has no writer any more.

@@ -77,12 +77,12 @@ impl Settings {
         }
         let bucket = get(BUCKET).unwrap_or_default();
         if !is_plain_identifier(&bucket, b"-_.") {
-            return invalid(format!("`{bucket}` is no name of a bucket"));
+            return invalid(format!("`{bucket}` is not a valid bucket name"));
         }
         let region = get("region");
         if let Some(region) = region.as_deref().filter(|region| !is_plain_identifier(region, b"-_"))
         {
-            return invalid(format!("`{region}` is no name of a region"));
+            return invalid(format!("`{region}` is not a valid region name"));
         }
         Ok(Self {
             bucket,
@@ -149,7 +149,7 @@ fn tags(text: &str) -> Result<TagSet> {
         return invalid("`tagging` must be like `Key1=Value1&Key2=Value2`".to_owned());
     }
     let decoded = Url::parse(&format!("x:/?{text}"))
-        .map_err(|_| Error::new(Code::InvalidArgument, "`tagging` is no list of tags"))?;
+        .map_err(|_| Error::new(Code::InvalidArgument, "`tagging` is not a list of tags"))?;
     for (key, value) in decoded.query_pairs() {
         if key.is_empty() || key.chars().count() > 128 || value.chars().count() > 256 {
             return invalid(
@@ -234,9 +234,9 @@ mod tests {
             ("tagging", "a", "Key1=Value1"),
             ("tagging", "a=b=c", "Key1=Value1"),
             ("tagging", "a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9&j=0&k=1", "10 tags"),
-            ("region", "evil.example/#", "no name of a region"),
-            ("bucket", "evil.example/#", "no name of a bucket"),
-            ("bucket", "", "no name of a bucket"),
+            ("region", "evil.example/#", "not a valid region name"),
+            ("bucket", "evil.example/#", "not a valid bucket name"),
+            ("bucket", "", "not a valid bucket name"),
             ("customerKeyEncryptionFile", "/etc/shadow", "velero-plugin-for-aws"),
             ("customerKeyEncryptionSecret", "a/b", "velero-plugin-for-aws"),
         ] {

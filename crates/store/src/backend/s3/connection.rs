@@ -113,7 +113,8 @@ pub(super) fn path(key: &str) -> Result<Path> {
     match Path::parse(key) {
         Ok(path) if path.as_ref() == key && !key.is_empty() => Ok(path),
         _ => invalid(format!(
-            "{key:?} is no key here: it has an empty part, a part `.` or `..`, or control characters"
+            "{key:?} is not a valid key: expected no empty part, no part `.` or `..`, and no \
+             control characters"
         )),
     }
 }
@@ -137,7 +138,7 @@ async fn resolve_region(
     if is_plain_identifier(&region, b"-_") {
         Ok(region)
     } else {
-        invalid(format!("`{region}` is no region"))
+        invalid(format!("`{region}` is not a region"))
     }
 }
 

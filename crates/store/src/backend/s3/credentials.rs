@@ -100,7 +100,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 /// Reads a profile from a file in the format of the AWS tools.
 fn from_text(text: &str, profile: &str) -> Result<DiscoveredIdentity> {
     let Some(section) = section(text, profile) else {
-        return invalid(format!("there is no profile `{profile}`"));
+        return invalid(format!("profile `{profile}` does not exist"));
     };
     let get = |key: &str| section.get(key).filter(|value| !value.is_empty()).cloned();
     let region = get("region");
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn unusable_profile_is_an_error_with_its_reason() {
         for (profile, reason) in [
-            ("nobody", "no profile `nobody`"),
+            ("nobody", "profile `nobody` does not exist"),
             ("chain", "velero-plugin-for-aws"),
             ("empty", "has no `aws_access_key_id`"),
         ] {

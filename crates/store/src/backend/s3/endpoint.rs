@@ -33,10 +33,10 @@ pub(super) fn parse(key: &str, text: &str) -> Result<Url> {
     let refused = |reason: &str| {
         Error::new(
             Code::InvalidArgument,
-            format!("`{key}` {reason}; it must be like `https://host:port`"),
+            format!("`{key}` {reason}; expected a URL such as `https://host:port`"),
         )
     };
-    let url = Url::parse(text).map_err(|_| refused("is no address"))?;
+    let url = Url::parse(text).map_err(|_| refused("is not a URL"))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refused("must start with http:// or https://"));
     }
@@ -59,8 +59,8 @@ pub(super) fn check_endpoint(url: &Url, allow_link_local: bool) -> Result<()> {
     let is_bad = number.map_or(METADATA_NAMES.contains(&host), is_forbidden);
     if is_bad && !allow_link_local {
         return invalid(format!(
-            "`s3Url` is refused: {host} is a link-local or metadata address, which could hand out \
-             the server's own credentials; the server allows such addresses only if told so"
+            "`s3Url` is refused: {host} is a link-local or metadata address, which could hand \
+             out the server's own credentials; the server does not allow such addresses"
         ));
     }
     Ok(())

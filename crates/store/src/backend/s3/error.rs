@@ -33,10 +33,12 @@ fn user_error_of_kind(bucket: &str, kind: S3ErrorKind, text: String) -> Error {
             let hint = "create it, or correct `spec.objectStorage.bucket`";
             (Code::FailedPrecondition, format!("bucket `{bucket}` does not exist: {hint} ({text})"))
         }
-        (S3ErrorKind::NotFound, text) => (Code::NotFound, format!("it does not exist ({text})")),
+        (S3ErrorKind::NotFound, text) => {
+            (Code::NotFound, format!("the object does not exist ({text})"))
+        }
         (S3ErrorKind::NoCredentials, text) => {
-            let hint = "no credentials were found: neither `spec.credential` nor the server's environment \
-                        has any, and the metadata service of the cloud gives none";
+            let hint = "no credentials were found: neither in `spec.credential` nor in the server's \
+                 environment nor in the metadata service of the cloud";
             (Code::Unauthenticated, format!("{hint} ({text})"))
         }
         (S3ErrorKind::Denied, text) => {

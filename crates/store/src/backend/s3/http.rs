@@ -107,7 +107,7 @@ async fn check_resolved_addresses(host: &str) -> Result<()> {
     let Ok(Ok(addresses)) = lookup else { return Ok(()) };
     match addresses.map(|found| found.ip()).find(|address| endpoint::is_forbidden(*address)) {
         Some(bad) => invalid(format!(
-            "`s3Url` is refused: {host} leads to the link-local or metadata address {bad}"
+            "`s3Url` is refused: {host} resolves to the link-local or metadata address {bad}"
         )),
         None => Ok(()),
     }
@@ -138,7 +138,7 @@ impl Resolve for GuardedResolver {
             let addresses: Vec<SocketAddr> = lookup.collect();
             if let Some(bad) = addresses.iter().find(|found| endpoint::is_forbidden(found.ip())) {
                 let message = format!(
-                    "{} is refused: it leads to the link-local or metadata address {}",
+                    "{} is refused: the host resolves to the link-local or metadata address {}",
                     name.as_str(),
                     bad.ip()
                 );

@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bowline_plugin::{Code, Error, Result};
@@ -28,7 +29,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use sha2::Sha256;
 use std::sync::Arc;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::error::{S3Response, user_error, user_error_from_response};
 
@@ -36,8 +37,11 @@ use super::error::{S3Response, user_error, user_error_from_response};
 const MAX_KEYS: usize = 2_000_000;
 /// Size limit of a response: a page has 1000 keys of 1024 bytes each, which may be escaped.
 const MAX_RESPONSE: usize = 16 << 20;
-/// The first pause before a retry, and the longest.
-const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Pauses before retries.
+const RETRY_PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(100))
+    .with_max_delay(Duration::from_secs(5))
+    .without_max_times();
 /// The outermost element of a list of objects.
 const LIST_RESULT_ELEMENT: &[u8] = b"ListBucketResult";
 /// The outermost element of the response to a deletion.
@@ -86,14 +90,14 @@ impl RawBucket {
             listed.keys.extend(page.keys.into_iter().filter(|key| key.starts_with(prefix)));
             listed.prefixes.extend(page.prefixes);
             if listed.keys.len() + listed.prefixes.len() > MAX_KEYS {
-                let message = format!("more than {MAX_KEYS} objects are listed there");
+                let message = format!("the list has more than {MAX_KEYS} objects");
                 return Err(Error::new(Code::ResourceExhausted, message));
             }
             match page.next_token {
                 None => return Ok(listed),
                 // The list would never end.
                 Some(next) if Some(&next) == token.as_ref() => {
-                    return Err(not_s3_error("the list does not go on"));
+                    return Err(not_s3_error("the list does not continue"));
                 }
                 Some(next) => token = Some(next),
             }
@@ -122,7 +126,7 @@ impl RawBucket {
     /// Deletes an object by the request that has keys in its body.
     async fn delete_by_body(&self, key: &str) -> Result<()> {
         if key.contains(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r')) {
-            let reason = "neither an address nor a list of S3 can name it";
+            let reason = "the key contains characters that S3 requests cannot contain";
             return Err(Error::new(Code::Unimplemented, reason));
         }
         let mut address = self.address.clone();
@@ -147,27 +151,22 @@ impl RawBucket {
     /// Sends a request, with retries for a limited time.
     async fn send_with_retries(&self, method: Method, address: &Url, body: Bytes) -> Result<Bytes> {
         let deadline = Instant::now() + self.retry_for;
-        let (mut pause, longest) = RETRY_PAUSES;
-        loop {
-            let error = match self.send_once(&method, address, body.clone()).await? {
-                Ok(content) => return Ok(content),
-                Err(error) => error,
-            };
-            if Instant::now() + pause >= deadline {
-                return Err(error);
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(longest);
-        }
+        let send = || self.send_once(&method, address, body.clone());
+        let sent = send
+            .retry(RETRY_PAUSES)
+            .when(|failed| failed.is_transient)
+            .adjust(|_, pause| pause.filter(|pause| Instant::now() + *pause < deadline))
+            .await;
+        sent.map_err(|failed| failed.error)
     }
 
-    /// Sends a request once. An inner error is retryable.
+    /// Sends a request once.
     async fn send_once(
         &self,
         method: &Method,
         address: &Url,
         body: Bytes,
-    ) -> Result<Result<Bytes, Error>> {
+    ) -> Result<Bytes, SendError> {
         let credential = self.credentials.get_credential().await;
         let credential = credential.map_err(|error| user_error(&self.name, &error))?;
         let mut request = HttpRequest::new(HttpRequestBody::empty());
@@ -198,23 +197,35 @@ impl RawBucket {
             Ok(answer) => answer,
             Err(error) => {
                 let is_transient = !matches!(error.kind(), HttpErrorKind::Decode);
-                let unavailable = Error::new(Code::Unavailable, error_chain(&error));
-                return if is_transient { Ok(Err(unavailable)) } else { Err(unavailable) };
+                let error = Error::new(Code::Unavailable, error_chain(&error));
+                return Err(SendError { error, is_transient });
             }
         };
         let (parts, body) = response.into_parts();
-        let content = match collect_body(body).await {
-            Ok(content) => content,
-            Err(error) => return Ok(Err(error)),
-        };
+        let read_error = |error| SendError { error, is_transient: true };
+        let content = collect_body(body).await.map_err(read_error)?;
         if parts.status.is_success() {
-            return Ok(Ok(content));
+            return Ok(content);
         }
         let error =
             user_error_from_response(&self.name, S3Response::read(parts.status.as_u16(), &content));
-        let is_transient =
+        let is_busy =
             parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
-        if is_transient && error.code() == Code::Unavailable { Ok(Err(error)) } else { Err(error) }
+        let is_transient = is_busy && error.code() == Code::Unavailable;
+        Err(SendError { error, is_transient })
+    }
+}
+
+/// Reason why a request failed.
+struct SendError {
+    error: Error,
+    /// True if a retry may succeed.
+    is_transient: bool,
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> Self {
+        Self { error, is_transient: false }
     }
 }
 
@@ -235,7 +246,7 @@ impl ListPage {
         let next = result.next_continuation_token.filter(|token| !token.is_empty());
         if result.is_truncated && next.is_none() {
             // Keys that are not listed would count as deleted.
-            return Err(not_s3_error("the list is truncated and does not go on"));
+            return Err(not_s3_error("the list is truncated and has no continuation token"));
         }
         Ok(Self {
             keys: result.contents.into_iter().map(|object| plain(object.key)).collect(),
@@ -288,11 +299,11 @@ struct DeleteError {
 
 /// Parses a response that must begin with an element.
 fn parse_xml<T: serde::de::DeserializeOwned>(response: &Bytes, element: &[u8]) -> Result<T> {
-    let text = std::str::from_utf8(response).map_err(|_| not_s3_error("it is no text"))?;
+    let text = std::str::from_utf8(response).map_err(|_| not_s3_error("not valid UTF-8"))?;
     if !begins_with_element(text, element) {
-        return Err(not_s3_error("it is not in the format of S3"));
+        return Err(not_s3_error("not in the format of S3"));
     }
-    quick_xml::de::from_str(text).map_err(|_| not_s3_error("it is not as S3 writes it"))
+    quick_xml::de::from_str(text).map_err(|_| not_s3_error("not the expected XML"))
 }
 
 /// True if the outermost element is this one.
@@ -324,7 +335,7 @@ async fn collect_body(body: HttpResponseBody) -> Result<Bytes> {
     let mut content = BytesMut::new();
     while let Some(piece) = stream.try_next().await.map_err(broken)? {
         if content.len() + piece.len() > MAX_RESPONSE {
-            return Err(not_s3_error("it does not end"));
+            return Err(not_s3_error("the answer is too long"));
         }
         content.extend_from_slice(&piece);
     }
@@ -421,7 +432,7 @@ mod tests {
                  <Contents><Key>backups/a/x</Key></Contents></ListBucketResult>"
             );
             let error = ListPage::read(&Bytes::from(page)).unwrap_err();
-            assert!(error.message().contains("does not go on"), "{error}");
+            assert!(error.message().contains("has no continuation token"), "{error}");
         }
     }
 

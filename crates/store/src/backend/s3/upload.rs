@@ -53,7 +53,7 @@ async fn send_parts(
     loop {
         count += 1;
         if count > MAX_PARTS {
-            let message = format!("it is larger than {MAX_PARTS} parts of {PART_SIZE} bytes");
+            let message = format!("the file is larger than {MAX_PARTS} parts of {PART_SIZE} bytes");
             return Err(Error::new(Code::OutOfRange, message));
         }
         upload.start_part(part);
@@ -62,7 +62,7 @@ async fn send_parts(
             match upload.in_flight.join_next().await {
                 Some(Ok(done)) => done.map_err(failed)?,
                 Some(Err(_)) => {
-                    return Err(Error::new(Code::Aborted, "the upload of a part was given up"));
+                    return Err(Error::new(Code::Aborted, "the upload of a part was aborted"));
                 }
                 None => {}
             }
@@ -97,7 +97,7 @@ impl PartReader {
                 Some(Ok(piece)) => self.pending = piece,
                 None => return Ok((part.freeze(), true)),
                 Some(Err(error)) => {
-                    let message = format!("the upload broke off: {error}");
+                    let message = format!("the upload was aborted: {error}");
                     return Err(Error::new(Code::Aborted, message));
                 }
             }
@@ -153,9 +153,9 @@ async fn abort(
 ) {
     let ended = async { while in_flight.join_next().await.is_some() {} };
     if tokio::time::timeout(ABORT_TIMEOUT, ended).await.is_err() {
-        tracing::warn!("parts of a broken upload are still on their way and may be left");
+        tracing::warn!("parts of an aborted upload are still being sent and may be left over");
     }
     if let Err(error) = multipart.abort().await {
-        tracing::warn!(%error, "parts of a broken upload may be left in the bucket");
+        tracing::warn!(%error, "parts of an aborted upload may be left over in the bucket");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct BackupFilterArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_namespaces: Vec<String>,
 
-    /// Resources to include, such as deployments.apps; * for all
+    /// Resources to include, such as deployments.apps; * for all [default: *]
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_resources: Vec<String>,
 
@@ -31,7 +31,8 @@ pub(crate) struct BackupFilterArgs {
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_resources: Vec<String>,
 
-    /// Include cluster-scoped resources [default: only those related to the selected objects]
+    /// Include cluster-scoped resources [default: all of them if all namespaces are included,
+    /// otherwise only those that the selected objects need]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     include_cluster_resources: Option<bool>,
@@ -64,7 +65,8 @@ pub(crate) struct BackupFilterArgs {
     #[arg(long, value_name = "SELECTORS", conflicts_with = "selector")]
     or_selector: Option<String>,
 
-    /// Objects to back up first, in this order, such as `pods=ns1/a,ns1/b;persistentvolumes=pv1`
+    /// Order of objects of one resource, such as `pods=ns1/a,ns1/b;persistentvolumes=pv1`; the others
+    /// of that resource follow. Pods always come before claims, and claims before volumes
     #[arg(long, value_name = "RESOURCE=NAMES;…")]
     ordered_resources: Option<String>,
 
@@ -77,7 +79,8 @@ pub(crate) struct BackupFilterArgs {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Storage and volumes")]
 pub(crate) struct BackupOptionArgs {
-    /// Time to keep the backup; 0s for the default [default: the server's, 30 days]
+    /// Time to keep the backup, in h, m and s, such as 72h; there is no unit for days; 0s for the
+    /// default [default: the server's, 720h]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     ttl: Option<Duration>,
 
@@ -102,6 +105,7 @@ pub(crate) struct BackupOptionArgs {
 
     /// Move snapshot data to the storage location; not supported: this version has no data mover
     /// and refuses the backup. Use snapshot locations whose plugin uploads snapshots instead
+    /// [default: the server's, false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     snapshot_move_data: Option<bool>,
@@ -111,7 +115,7 @@ pub(crate) struct BackupOptionArgs {
     data_mover: Option<String>,
 
     /// Back up pod volumes with file-system backup unless they opt out; not supported: each such
-    /// volume is reported as an error
+    /// volume is reported as an error [default: the server's, false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     default_volumes_to_fs_backup: Option<bool>,
@@ -121,15 +125,16 @@ pub(crate) struct BackupOptionArgs {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
     parallel_files_upload: Option<i64>,
 
-    /// Label key that groups volumes to be snapshotted together
+    /// Label key that groups volumes to be snapshotted together [default: the server's,
+    /// velero.io/volume-group]
     #[arg(long, value_name = "LABEL")]
     volume_group_snapshot_label_key: Option<String>,
 
-    /// Time limit for a CSI snapshot [default: the server's, 10 minutes]
+    /// Time limit for the driver to create a CSI snapshot, before it is ready to use [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     csi_snapshot_timeout: Option<Duration>,
 
-    /// Time limit for a plugin operation [default: the server's, 4 hours]
+    /// Time limit for a plugin operation [default: the server's, 4h]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     item_operation_timeout: Option<Duration>,
 }

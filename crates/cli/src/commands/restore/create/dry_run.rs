@@ -1,7 +1,7 @@
 //! `bowline restore create --dry-run`: the plan of a restore.
 //!
-//! It runs in this process, with the rights of the user. The files that only the server can open, the archive and the
-//! volume information of the backup, are downloaded with DownloadRequests; everything else is done with dry-run
+//! It runs in this process, with the permissions of the user. The files that only the server can open, the archive and
+//! the volume information of the backup, are downloaded with DownloadRequests; everything else is done with dry-run
 //! requests to the API server, which stores nothing.
 
 mod show;
@@ -17,7 +17,7 @@ use bowline_engine::cluster::ApiServer;
 use bowline_engine::restore::download::BackupVolumes;
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared};
-use bowline_engine::restore::unpack::{self, Contents};
+use bowline_engine::restore::unpack::{self, Contents, UnpackError, UnpackLimits};
 use bowline_engine::restore::{Fatal, Options, plan};
 use bowline_store::decode::Limits;
 use jiff::Timestamp;
@@ -103,6 +103,7 @@ fn options(installation: &Installation) -> Options {
         requests: MAX_REQUESTS,
         items: MAX_ITEMS,
         scratch: std::env::temp_dir(),
+        unpack_limits: UnpackLimits::default(),
         namespace: installation.namespace().to_owned(),
         priorities: Priorities::default(),
         resource_timeout,
@@ -178,13 +179,27 @@ async fn download_contents(downloads: &Downloads, backup: &str) -> anyhow::Resul
     let body = downloads.open(DownloadTargetKind::BackupContents, backup, limit).await?;
     let (reader, download) = body.into_reader();
     let unpacked = tokio::task::spawn_blocking(move || {
-        unpack::unpack(reader, &std::env::temp_dir(), unpack::UnpackLimits::default())
+        unpack::unpack(reader, &std::env::temp_dir(), UnpackLimits::default())
     });
     let (downloaded, unpacked) = tokio::join!(download, unpacked);
     // An incomplete download looks like a damaged archive, and is not.
     downloaded?;
     let unpacked = unpacked.map_err(|_| anyhow!("the archive was not unpacked completely"))?;
-    Ok(unpacked?)
+    unpacked.map_err(unpack_error)
+}
+
+/// A dry run does not know the flags of the server.
+fn unpack_error(error: UnpackError) -> anyhow::Error {
+    match error {
+        UnpackError::TooLarge(limit) if limit.flag().is_some() => {
+            let flag = limit.flag().unwrap_or_default();
+            anyhow!(
+                "{error}; hint: a dry run has the default limits of the server; restore without \
+                 --dry-run if {flag} of the server is higher"
+            )
+        }
+        error => error.into(),
+    }
 }
 
 /// PodVolumeBackups of a backup. They are not available as a file.

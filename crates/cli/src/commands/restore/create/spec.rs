@@ -19,7 +19,7 @@ pub(super) struct RestoreFilterArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_namespaces: Vec<String>,
 
-    /// Resources to include, such as deployments.apps; * for all
+    /// Resources to include, such as deployments.apps; * for all [default: *]
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_resources: Vec<String>,
 
@@ -27,7 +27,8 @@ pub(super) struct RestoreFilterArgs {
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_resources: Vec<String>,
 
-    /// Include cluster-scoped resources [default: only those related to the selected objects]
+    /// Include cluster-scoped resources [default: all of them if all namespaces are included,
+    /// otherwise only those that the selected objects need]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     include_cluster_resources: Option<bool>,
@@ -95,7 +96,7 @@ pub(super) struct RestoreOptionArgs {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
     parallel_files_download: Option<i64>,
 
-    /// Time limit for a plugin operation [default: the server's, 4 hours]
+    /// Time limit for a plugin operation [default: the server's, 4h]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     item_operation_timeout: Option<Duration>,
 }

@@ -41,7 +41,7 @@ fn full() -> Restore {
 fn files() -> Files {
     let mut errors = Messages::default();
     errors.velero.push("plugin x.io/a\u{1b}[2J: it\nhas two lines".to_owned());
-    errors.add("db", "pods/db-0: it cannot be created: no");
+    errors.add("db", "pods/db-0: the object cannot be created: no");
     let mut warnings = Messages::default();
     warnings.add("", "clusterroles/r: it differs");
     let volumes = json!([

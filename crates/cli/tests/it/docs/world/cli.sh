@@ -5,5 +5,5 @@ before_2() {
   rm ~/.config/velero/config.json
   shop
   serve_location
-  bowline backup create nightly --include-namespaces shop --wait
+  bowline backup create nightly-20260115023000 --include-namespaces shop --wait
 }

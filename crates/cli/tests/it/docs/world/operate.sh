@@ -35,8 +35,8 @@ YAML
 }
 
 before_4() {
-  bowline backup create nightly --include-namespaces app-shop
-  kubectl -n velero wait backup/nightly --for=jsonpath='{.status.phase}'=WaitingForPluginOperations \
+  bowline backup create nightly-20260116023000 --include-namespaces app-shop
+  kubectl -n velero wait backup/nightly-20260116023000 --for=jsonpath='{.status.phase}'=WaitingForPluginOperations \
     --timeout=2m
 }
 

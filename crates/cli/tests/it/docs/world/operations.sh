@@ -19,17 +19,16 @@ spec:
 YAML
   done
   bowline backup create quick --include-namespaces app-shop --selector none=none --wait
-  bowline backup create nightly --include-namespaces app-shop
-  kubectl -n velero wait backup/nightly --for=jsonpath='{.status.phase}'=WaitingForPluginOperations \
+  bowline backup create nightly-20260115023000 --include-namespaces app-shop
+  kubectl -n velero wait backup/nightly-20260115023000 --for=jsonpath='{.status.phase}'=WaitingForPluginOperations \
     --timeout=2m
 }
 
 before_2() {
-  bowline restore create nightly-1 --from-backup quick
+  bowline restore create nightly-20260115023000-20260115080000 --from-backup quick
 }
 
 before_3() {
-  kubectl -n velero wait backup/nightly --for=jsonpath='{.status.phase}'=Failed --timeout=2m
-  bowline backup delete nightly --confirm --wait
+  kubectl -n velero wait backup/nightly-20260115023000 --for=jsonpath='{.status.phase}'=Failed --timeout=2m
   kubectl -n app-shop delete pod slow --wait=false
 }

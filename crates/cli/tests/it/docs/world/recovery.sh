@@ -1,4 +1,4 @@
-# Blocks: export, check, import, look at the backups.
+# Blocks: export, check, import, look at the backups and restore one, writable again.
 
 begin() {
   echo "correct horse battery staple" >passphrase
@@ -8,7 +8,7 @@ begin() {
   serve
   bowline backup-location create main --provider aws --bucket backups --config region=eu-central-1 \
     --credential cloud=credentials --default
-  bowline backup create nightly --include-namespaces shop --wait
+  bowline backup create nightly-20261116140000 --include-namespaces shop --wait
 }
 
 # Another cluster: nothing of the old one is there.

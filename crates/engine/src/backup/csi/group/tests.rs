@@ -1,3 +1,5 @@
+use tokio::time::sleep;
+
 use super::*;
 use crate::backup::csi::snapshot_watch::ERROR_GRACE;
 
@@ -59,5 +61,5 @@ fn group_must_select_exactly_the_planned_claims() {
     let more = check(&["a"], &["a", "b", "c", "d", "e", "f", "g"]).unwrap_err().to_string();
     assert!(more.ends_with("label: b, c, d, e, f and 1 more"), "{more}");
     let lost = check(&["a", "b"], &["a"]).unwrap_err().to_string();
-    assert!(lost.contains("b has lost the label"), "{lost}");
+    assert!(lost.contains("b no longer has the label"), "{lost}");
 }

@@ -1,5 +1,6 @@
 use bowline_plugin::{OperationId, ResourceIdentifier};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::*;
 use crate::backup::csi::object;
@@ -95,7 +96,7 @@ async fn driver_error_fails_after_the_grace_period_and_a_deleted_content_at_once
     cluster.remove("volumesnapshotcontents.snapshot.storage.k8s.io", "", "c");
     sleep(Duration::from_secs(1)).await;
     let gone = watch.progress(&operation()).await.unwrap_err();
-    assert!(gone.to_string().contains("is gone") && gone.code() == Code::NotFound, "{gone}");
+    assert!(gone.to_string().contains("was deleted") && gone.code() == Code::NotFound, "{gone}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +148,8 @@ async fn grace_period_starts_at_the_first_error_even_without_watch_events() {
     let watch = readiness_watch(&cluster);
     assert_eq!(watch.progress(&operation()).await.unwrap().state, State::Running);
     // The watch is opened again, and reports nothing.
-    watch.shared.apply(WatchEvent::Started);
+    let session = watch.session.get().unwrap();
+    session.reflector.modify(|views| views.apply(WatchEvent::Started));
     sleep(ERROR_GRACE).await;
     let progress = watch.progress(&operation()).await.unwrap();
     assert_eq!(progress.state, State::Failed("the disk is on fire".into()));
@@ -160,21 +162,17 @@ async fn changed_content_is_nudged_only_after_a_new_pause() {
         content["metadata"]["annotations"] = json!({NUDGED_ANNOTATION: mark});
         Content::read(&bowline_plugin::Item::from_object(&content).unwrap()).unwrap()
     };
-    let (shared, now) = (Shared::default(), Instant::now());
+    let (mut views, now) = (ContentViews::default(), Instant::now());
     let taken = json!({"snapshotHandle": "s"});
-    shared.lock().update_view("c", read(&taken, "1"), now);
-    assert!(!shared.is_time_to_nudge("c", now));
-    assert!(shared.is_time_to_nudge("c", now + FIRST_NUDGE));
+    views.update_view("c", read(&taken, "1"), now);
+    assert!(!views.is_time_to_nudge("c", now));
+    assert!(views.is_time_to_nudge("c", now + FIRST_NUDGE));
     let later = now + FIRST_NUDGE * 3;
     // A nudge does not count as a change.
-    shared.lock().update_view("c", read(&taken, "2"), later);
-    assert!(shared.is_time_to_nudge("c", later));
+    views.update_view("c", read(&taken, "2"), later);
+    assert!(views.is_time_to_nudge("c", later));
     let later = later + FIRST_NUDGE * 4;
-    shared.lock().update_view(
-        "c",
-        read(&json!({"snapshotHandle": "s", "restoreSize": 1}), "2"),
-        later,
-    );
-    assert!(!shared.is_time_to_nudge("c", later), "it has just changed");
-    assert!(shared.is_time_to_nudge("c", later + FIRST_NUDGE), "the pauses begin anew");
+    views.update_view("c", read(&json!({"snapshotHandle": "s", "restoreSize": 1}), "2"), later);
+    assert!(!views.is_time_to_nudge("c", later), "it has just changed");
+    assert!(views.is_time_to_nudge("c", later + FIRST_NUDGE), "the pauses begin anew");
 }

@@ -31,7 +31,9 @@ pub async fn retain(
             Ok(()) => {}
             Err(RetainError::Lost(reason)) => lost.push((target.clone(), reason.to_owned())),
             Err(RetainError::AtRisk(reason)) => {
-                let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
+                let text = format!(
+                    "the CSI snapshot may be deleted together with its VolumeSnapshot: {reason}"
+                );
                 report.error(&target.id(), text);
             }
         }
@@ -134,7 +136,7 @@ pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
             Ok(None) => {
                 discarded.record(
                     target.clone(),
-                    &Ok(DiscardOutcome::NotFound("its VolumeSnapshot is not there")),
+                    &Ok(DiscardOutcome::NotFound("the VolumeSnapshot does not exist")),
                 );
             }
             Err(error) => discarded.record(target.clone(), &Err(error.into())),
@@ -169,13 +171,12 @@ pub async fn discard_and_report(
 ) -> Leftovers {
     let Discarded { undeleted, not_found } = discard(api, targets).await;
     for (target, reason) in &undeleted {
-        let text = format!("the snapshot could not be deleted, and is left over: {reason}");
+        let text = format!("the CSI snapshot could not be deleted and is left over: {reason}");
         report.error(&target.id(), text);
     }
     for (target, missing) in &not_found {
         let text = format!(
-            "there was nothing by which its snapshot could be deleted: {missing}; if the driver has one, \
-             that is left over"
+            "the CSI snapshot could not be deleted: {missing}; the driver may still have it"
         );
         report.warn(&target.id(), text);
     }

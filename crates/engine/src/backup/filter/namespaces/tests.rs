@@ -62,10 +62,8 @@ fn missing_named_namespace_is_an_error() {
     );
     assert_eq!(
         warnings,
-        [
-            "the namespace gone is not active: of its objects only those that are still there can be \
-          taken"
-        ]
+        ["namespace gone is not active: only those of its objects that still exist are backed \
+             up"]
     );
 }
 
@@ -86,7 +84,8 @@ fn a_pattern_that_matches_no_namespace_is_a_warning_and_an_error_where_none_is_l
             &["app-*"],
             vec![],
             vec![
-                "no namespace is left to back up: those that includedNamespaces matches are excluded"
+                "no namespace to back up: all namespaces that includedNamespaces matches are \
+                 excluded"
                     .to_owned(),
             ],
         ),

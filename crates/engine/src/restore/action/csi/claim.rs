@@ -53,12 +53,12 @@ enum ClaimDecision<'a> {
 /// Why a claim does not get its data.
 #[derive(Debug, thiserror::Error)]
 enum MissingClaimData {
-    #[error("volumes are not to be restored (restorePVs is false)")]
+    #[error("restorePVs is false")]
     NotRequested,
-    #[error("its data is not in the backup: saving it had failed")]
+    #[error("the data of the claim is not in the backup: its snapshot failed")]
     SaveFailed,
     #[error(
-        "its data is in the CSI snapshot{} and cannot be brought back: {obstacle}",
+        "the data of the claim is in CSI snapshot{} and cannot be restored: {obstacle}",
         spaced(handle)
     )]
     Snapshot {
@@ -71,7 +71,7 @@ enum MissingClaimData {
 /// What prevents a claim from being created from its snapshot.
 #[derive(Debug, thiserror::Error)]
 enum SnapshotObstacle {
-    #[error("the claim does not say which VolumeSnapshot that is")]
+    #[error("the claim does not name its VolumeSnapshot")]
     Unnamed,
     #[error("{}", error_text(.0))]
     Source(SnapshotSourceError),
@@ -80,17 +80,15 @@ enum SnapshotObstacle {
          definitions"
     )]
     SnapshotsNotServed,
-    #[error("it wants no storage class, so that nobody makes a volume")]
+    #[error("the claim requests no storage class, so no driver creates a volume")]
     NoStorageClass,
     #[error("the cluster has no storage class {0:?}")]
     StorageClassMissing(String),
-    #[error("it names no storage class, and the cluster has no default one")]
+    #[error("the claim names no storage class, and the cluster has no default one")]
     NoDefaultStorageClass,
-    #[error(
-        "its storage class {class} is of {provisioner}, but the snapshot of the driver {driver}"
-    )]
+    #[error("storage class {class} uses {provisioner}, but the snapshot is of driver {driver}")]
     OtherDriver { class: String, provisioner: String, driver: String },
-    #[error("the CSI driver {0} is not installed: no node and no CSIDriver names it")]
+    #[error("CSI driver {0} is not installed: no node and no CSIDriver names it")]
     DriverMissing(String),
 }
 
@@ -223,7 +221,7 @@ impl CsiPvcAction {
         let name = text(claim, "/metadata/name");
         let found = capabilities.cluster.get(&claims, namespace, name).await;
         let found =
-            found.map_err(|error| action_error(&error, "cannot see whether it is there"))?;
+            found.map_err(|error| action_error(&error, "cannot check whether the claim exists"))?;
         let found = found.and_then(|found| found.item.parse::<Value>().ok());
         Ok(found.is_some_and(|found| !is_created_by(&found, restore)))
     }
@@ -284,7 +282,7 @@ impl CsiPvcAction {
     fn create_empty(&self, claim: &mut Value, reason: &MissingClaimData) {
         let (namespace, name) = (text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
         let id = id("", "persistentvolumeclaims", namespace, name);
-        self.0.report.warn(&id, format!("it is created empty: {reason}"));
+        self.0.report.warn(&id, format!("the claim is created empty: {reason}"));
         clear(claim);
     }
 }

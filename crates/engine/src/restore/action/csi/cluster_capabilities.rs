@@ -88,8 +88,9 @@ impl ClusterCapabilities {
         }
         let discover = async || {
             let discovery = self.cluster.discover().await;
-            let discovery = discovery
-                .map_err(|error| action_error(&error, "cannot discover what it serves"))?;
+            let discovery = discovery.map_err(|error| {
+                action_error(&error, "cannot discover the resources of the cluster")
+            })?;
             let served = discovery.resources.into_iter();
             Ok(Resources::new(served.filter(|served| !served.id.resource.contains('/'))))
         };
@@ -108,9 +109,7 @@ impl ClusterCapabilities {
 
     async fn find_drivers(&self) -> Result<BTreeSet<String>> {
         let found = drivers::installed(&*self.cluster, &self.resources).await;
-        found.map_err(|error| {
-            action_error(&error, "cannot find out which CSI drivers are installed")
-        })
+        found.map_err(|error| action_error(&error, "cannot list the installed CSI drivers"))
     }
 
     /// The StorageClasses.
@@ -175,10 +174,10 @@ impl ClusterCapabilities {
                 Ok(object) => match object.item.parse() {
                     Ok(read) => all.push(read),
                     Err(error) => {
-                        tracing::warn!(object = %object.id(), "passed over: {}", error_chain(&error));
+                        tracing::warn!(object = %object.id(), "ignored: {}", error_chain(&error));
                     }
                 },
-                Err(cluster::Error::Object(error)) => tracing::warn!("passed over: {error}"),
+                Err(cluster::Error::Object(error)) => tracing::warn!("ignored: {error}"),
                 Err(error) => {
                     return Err(action_error(&error, &format!("cannot list the {plural}")));
                 }

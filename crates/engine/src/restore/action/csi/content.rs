@@ -101,7 +101,8 @@ impl RestoreItemAction for CsiSnapshotContentAction {
         let (mut content, backed_up): (Value, Value) = (read(item)?, read(item_from_backup)?);
         let handle = handle(&backed_up).map(str::to_owned);
         let Some(handle) = handle.or_else(|| self.annotated_handle(&backed_up)) else {
-            let text = "it names no snapshot: that was not complete when it was backed up";
+            let text = "the VolumeSnapshotContent names no snapshot: the snapshot was not complete at \
+                 the time of the backup";
             return Err(Error::new(Code::FailedPrecondition, text));
         };
         let classes = self.0.capabilities().snapshot_classes().await?;

@@ -25,13 +25,13 @@ pub(in crate::restore) struct SnapshotSource {
 /// Why the archive does not say which snapshot it is.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::restore) enum SnapshotSourceError {
-    #[error("its VolumeSnapshot {namespace}/{name}")]
+    #[error("VolumeSnapshot {namespace}/{name}")]
     Snapshot { namespace: String, name: String, source: StoredObjectError },
-    #[error("its VolumeSnapshot {namespace}/{name} was not bound to a content")]
+    #[error("VolumeSnapshot {namespace}/{name} was not bound to a VolumeSnapshotContent")]
     NotBound { namespace: String, name: String },
-    #[error("its VolumeSnapshotContent {name}")]
+    #[error("VolumeSnapshotContent {name}")]
     Content { name: String, source: StoredObjectError },
-    #[error("its VolumeSnapshotContent {0} names no snapshot: it was not complete")]
+    #[error("VolumeSnapshotContent {0} names no snapshot: the snapshot was not complete")]
     NoHandle(String),
 }
 
@@ -165,12 +165,12 @@ mod tests {
         let mut bare = snapshot();
         bare["metadata"]["annotations"] = json!({});
         for (objects, expected) in [
-            (vec![], "its VolumeSnapshot shop/vs: it is not in the backup"),
-            (vec![unbound], "its VolumeSnapshot shop/vs was not bound to a content"),
-            (vec![snapshot()], "its VolumeSnapshotContent vsc: it is not in the backup"),
+            (vec![], "VolumeSnapshot shop/vs: the item is not in the backup"),
+            (vec![unbound], "VolumeSnapshot shop/vs was not bound to a VolumeSnapshotContent"),
+            (vec![snapshot()], "VolumeSnapshotContent vsc: the item is not in the backup"),
             (
                 vec![bare, content(&json!({"driver": "d"}), &json!({}))],
-                "its VolumeSnapshotContent vsc names no snapshot: it was not complete",
+                "VolumeSnapshotContent vsc names no snapshot: the snapshot was not complete",
             ),
         ] {
             let contents = archive(&objects);

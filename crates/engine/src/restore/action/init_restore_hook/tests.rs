@@ -77,8 +77,8 @@ async fn an_annotation_without_a_command_or_with_a_broken_one_is_an_error() {
     for (command, words) in [
         (None, "without a command"),
         (Some(""), "without a command"),
-        (Some("[ -f secret ]"), "is no JSON list of texts"),
-        (Some("[1]"), "is no JSON list of texts"),
+        (Some("[ -f secret ]"), "is not a JSON list of strings"),
+        (Some("[1]"), "is not a JSON list of strings"),
     ] {
         let mut annotations = json!({"init.hook.restore.velero.io/container-image": "busybox"});
         if let Some(command) = command {

@@ -151,8 +151,8 @@ fn external_name_is_unchanged_and_broken_last_applied_is_an_error() {
     changes(removing, [("names outside have no ports of nodes", external, None)]);
 
     for (broken, words) in [
-        ("{", "is no JSON"),
-        (r#"{"spec":{"ports":[{"nodePort":"many"}]}}"#, "nodePort that is no number"),
+        ("{", "is not JSON"),
+        (r#"{"spec":{"ports":[{"nodePort":"many"}]}}"#, "nodePort that is not a number"),
     ] {
         let mut service = json!({"metadata": {"annotations": {LAST_APPLIED: broken}}});
         let error = change(&mut service, false).unwrap_err();

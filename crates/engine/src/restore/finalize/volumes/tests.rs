@@ -158,7 +158,7 @@ async fn unbound_claim_is_waited_for_unless_it_waits_for_a_consumer() {
 #[tokio::test(start_paused = true)]
 async fn missing_or_foreign_volume_is_an_error_on_the_claim() {
     for (objects, word) in [
-        (vec![claim("data", "fast", "")], "it has no volume after 5 s"),
+        (vec![claim("data", "fast", "")], "the claim has no volume after 5 s"),
         (vec![claim("data", "fast", "pv-9")], "pv-9 is not bound after 5 s"),
         (
             vec![claim("data", "fast", "pv-9"), volume("pv-9", "other")],

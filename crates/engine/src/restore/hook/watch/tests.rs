@@ -247,7 +247,7 @@ async fn first_running_container_runs_all_its_hooks_first() {
 async fn expired_wait_fails_and_on_error_decides_about_the_rest() {
     for (on_error, counts, commands, seconds, end) in [
         ("Fail", (3, 3), vec![], 20, "; the 2 hooks after it are not run"),
-        ("Continue", (3, 2), vec!["db:c".to_owned()], 601, ": it waits"),
+        ("Continue", (3, 2), vec!["db:c".to_owned()], 601, ": waiting"),
     ] {
         let fixture = HookFixture::new(json!([
             {"exec": {"command": ["a"], "waitTimeout": "20s", "onError": on_error}},
@@ -261,8 +261,8 @@ async fn expired_wait_fails_and_on_error_decides_about_the_rest() {
         }
         assert_eq!(fixture.finish().await, (counts, seconds, commands));
         let errors = fixture.errors();
-        let begin = "pods/db: the hook \"x\" of the restore in the container \"main\" was not run: \
-                     its container was not running within 20 s: it waits";
+        let begin = "pods/db: the hook \"x\" of the restore in the container \"main\" was not run: the \
+             container was not running within 20 s: waiting";
         assert!(errors[0].starts_with(begin) && errors[0].ends_with(end), "{errors:?}");
         let within = errors.get(1).is_none_or(|error| error.contains("within 600 s"));
         assert!(within, "the server's limit: {errors:?}");
@@ -275,7 +275,7 @@ async fn unready_container_is_waited_for_until_the_server_timeout() {
     fixture.start(&pod("db", "running", "-"));
     assert_eq!(fixture.finish().await, ((1, 1), 600, vec![]));
     let errors = fixture.errors();
-    assert!(errors[0].ends_with("within 600 s: it runs, but is not ready"), "{errors:?}");
+    assert!(errors[0].ends_with("within 600 s: running, but not ready"), "{errors:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -317,8 +317,8 @@ async fn deleted_pod_is_an_error() {
         errors,
         [
             expected_error("db", "has been deleted"),
-            expected_error("ended", "has ended with the phase Failed"),
-            expected_error("replaced", "has been deleted, and another has taken its place"),
+            expected_error("ended", "ended in phase Failed"),
+            expected_error("replaced", "was deleted and replaced by another"),
         ]
     );
 }
@@ -336,7 +336,7 @@ async fn pod_without_uid_is_identified_by_the_first_read() {
     fixture.put(&other);
     assert_eq!(fixture.finish().await, ((1, 1), 3, vec![]));
     let errors = fixture.errors();
-    assert!(errors[0].ends_with("and another has taken its place"), "{errors:?}");
+    assert!(errors[0].ends_with("and replaced by another"), "{errors:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -477,8 +477,8 @@ async fn stop_ends_all_waits_immediately() {
         [
             format!("pods/late: {hook} was not run: the restore was stopped{rest}"),
             format!(
-                "pods/runs: {hook} was broken off: the restore was stopped; it may still be running \
-                 in the container{rest}"
+                "pods/runs: {hook} was aborted: the restore was stopped; the command may still \
+                 be running in the container{rest}"
             ),
             format!("pods/waits: {hook} was not run: the restore was stopped{rest}"),
         ]

@@ -1,5 +1,5 @@
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::sleep;
 
 use super::*;
 use crate::cluster::Fake;
@@ -76,13 +76,15 @@ async fn pending_claim_reports_its_last_warning() {
     let (progress, took) = progress(&following).await;
     assert_eq!(progress.state, State::Running);
     assert!(progress.started.is_some());
-    assert_eq!(progress.description, "it has no volume yet: ProvisioningFailed: no space");
+    assert_eq!(progress.description, "the claim has no volume yet: ProvisioningFailed: no space");
     assert_eq!(took, PROGRESS_WAIT);
 
     let error = following.cancel(&operation()).await.unwrap_err();
     assert!(error.message().contains("no space"), "{error}");
     let (progress, took) = self::progress(&following).await;
-    assert!(matches!(&progress.state, State::Failed(reason) if reason.contains("left as it is")));
+    assert!(
+        matches!(&progress.state, State::Failed(reason) if reason.contains("the claim is kept"))
+    );
     assert_eq!(took, Duration::ZERO);
 }
 
@@ -90,8 +92,8 @@ async fn pending_claim_reports_its_last_warning() {
 async fn deleted_lost_or_replaced_claim_has_failed() {
     for (objects, word) in [
         (vec![], "was deleted"),
-        (vec![claim("other", "Bound")], "another has its name"),
-        (vec![claim("u", "Lost")], "lost its volume"),
+        (vec![claim("other", "Bound")], "replaced by another"),
+        (vec![claim("u", "Lost")], "is in phase Lost"),
     ] {
         let fake = objects.into_iter().fold(Fake::usual(), Fake::with);
         let (progress, _) = progress(&tracker(&Arc::new(fake))).await;

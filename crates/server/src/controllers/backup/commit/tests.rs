@@ -27,7 +27,7 @@ async fn commit_without_answer_is_unknown() {
     };
     let broken = store(&memory.clone().failing(unavailable));
     let error = commit(&broken, &backup("1"), &status()).await.err().unwrap();
-    assert!(error.to_string().starts_with("it is not known whether the record"), "{error}");
+    assert!(error.to_string().starts_with("the bucket did not confirm whether"), "{error}");
     assert!(status_message(&error).contains("network"), "{error}");
     let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
     assert_eq!(end.phase, Some(BackupPhase::PartiallyFailed));
@@ -59,11 +59,7 @@ async fn record_is_absent_only_if_no_attempt_can_have_written_it() {
     };
     for (first, expected, message) in [
         (Code::PermissionDenied, RecordState::No, "the backup is not in the bucket"),
-        (
-            Code::Unavailable,
-            RecordState::Unknown,
-            "it is not known whether the backup is in the bucket",
-        ),
+        (Code::Unavailable, RecordState::Unknown, "the bucket did not confirm the write"),
     ] {
         let memory = Memory::with_bucket("bucket").failing(attempts(first));
         let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap();

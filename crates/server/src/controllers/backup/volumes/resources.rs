@@ -4,17 +4,19 @@
 //! is otherwise left to the plugin. For every other snapshot the server creates a resource as soon as the snapshot has
 //! an id. This happens concurrently with the run, so that it never delays anything an application waits for.
 
+mod adoption;
+mod status;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bowline_api::volume_plugin::{VolumePluginPhase, VolumePluginProgress};
+use bowline_api::volume_plugin::VolumePluginPhase;
 use bowline_api::{
     Backup, VolumePluginBackup, VolumePluginBackupSpec, VolumePluginBackupStatus, label,
 };
 use bowline_engine::backup::{SnapshotProgress, csi};
 use bowline_engine::csi::plugin_name;
-use bowline_engine::operation::{Operation, State};
+use bowline_engine::operation::Operation;
 use bowline_engine::snapshotter::{hashed_object_name, object_name};
 use bowline_store::file::BackupVolumeInfo;
 use futures::{FutureExt as _, StreamExt as _};
@@ -22,22 +24,22 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::ListParams;
 use kube::{Api, Resource as _, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
+
+use adoption::{AdoptedResources, is_owned_by_plugin};
+use status::resource_status;
 
 use super::report::{PluginReport, ResourceEnd, is_stale, reported_progress, resource_end};
-use crate::controllers::adoption::RunOwnership;
+use crate::controllers::adoption::{RunOwnership, has_other_writer};
 use crate::error_text::status_message;
-use crate::patch::{self, FIELD_MANAGER};
+use crate::patch;
 use crate::server::Context;
 
 const CONCURRENT_WRITES: usize = 16;
 /// Interval between checks for new snapshots while items are collected.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
-/// Pauses between searches for resources that plugins have created: the first, which doubles, and the longest.
-const FIRST_ADOPTION_PAUSE: Duration = Duration::from_secs(1);
-const MAX_ADOPTION_PAUSE: Duration = Duration::from_secs(10);
-
 pub(in crate::controllers::backup) struct SnapshotResources<'a> {
     context: &'a Context,
     backup: &'a Backup,
@@ -71,20 +73,6 @@ enum ResourceOwner {
     Unmanaged,
 }
 
-/// Resources of plugins that belong to the backup.
-#[derive(Debug)]
-struct AdoptedResources {
-    /// Resources whose snapshot is not known yet, by name.
-    unmatched: BTreeMap<String, VolumePluginBackup>,
-    /// Time of the next search, and the pause after it.
-    next: Instant,
-    pause: Duration,
-    /// Number of snapshots at the last search. A higher number triggers an earlier search.
-    snapshots: usize,
-    /// True if the resources that an earlier process adopted have been listed.
-    is_recalled: bool,
-}
-
 /// Handling of resources that do not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissingResource {
@@ -99,27 +87,20 @@ impl<'a> SnapshotResources<'a> {
             (label::BACKUP_UID, backup.uid().unwrap_or_default()),
         ];
         let labels = labels.map(|(key, value)| (key.to_owned(), value)).into();
-        let adopted = AdoptedResources {
-            unmatched: BTreeMap::new(),
-            next: Instant::now(),
-            pause: FIRST_ADOPTION_PAUSE,
-            snapshots: 0,
-            is_recalled: false,
-        };
         Self {
             context,
             backup,
             ownership: RunOwnership { labels, owner: backup.owner_ref(&()) },
             owners: Mutex::default(),
             csi_snapshots: Mutex::default(),
-            adopted: Mutex::new(adopted),
+            adopted: Mutex::new(AdoptedResources::new()),
             stale: Mutex::default(),
         }
     }
 
     /// Learns the snapshots of CSI drivers from the volume infos. CSI snapshots are not shown before that.
     pub(in crate::controllers::backup) fn learn_csi_snapshots(&self, infos: &[BackupVolumeInfo]) {
-        let mut by_csi = self.csi_snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_csi = self.csi_snapshots.lock();
         for info in infos {
             let Some(csi) = &info.csi_snapshot_info else { continue };
             // A snapshot that was not taken has nothing to show; one without a volume has no place.
@@ -134,7 +115,7 @@ impl<'a> SnapshotResources<'a> {
     /// The CSI snapshot of an operation, or else the volume, snapshot and plugin that the operation names.
     fn shown_snapshot(&self, operation: &Operation) -> Option<ShownSnapshot> {
         if csi::is_csi_operation(operation) {
-            let by_csi = self.csi_snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+            let by_csi = self.csi_snapshots.lock();
             return by_csi.get(operation.id.as_str()).cloned();
         }
         let plugin = operation.plugin.to_string();
@@ -208,9 +189,14 @@ impl<'a> SnapshotResources<'a> {
             let (volume, snapshot) = &key;
             // The kind is not installed, or the server may not write it: a retry will not help.
             if patch::is_not_found(&error) || patch::is_permanent(&error) {
-                self.owners().insert(key.clone(), ResourceOwner::Unmanaged);
+                self.owners.lock().insert(key.clone(), ResourceOwner::Unmanaged);
             }
-            tracing::warn!(volume, snapshot, "it cannot be shown: {}", status_message(&error));
+            tracing::warn!(
+                volume,
+                snapshot,
+                "the VolumePluginBackup of the snapshot cannot be written: {}",
+                status_message(&error)
+            );
         }
     }
 
@@ -221,7 +207,7 @@ impl<'a> SnapshotResources<'a> {
         missing: MissingResource,
     ) -> kube::Result<()> {
         let Some(first) = operations.first() else { return Ok(()) };
-        let known = self.owners().get(key).cloned();
+        let known = self.owners.lock().get(key).cloned();
         let known = match known {
             Some(known) => known,
             None => match self.find_resource(key).await? {
@@ -240,7 +226,7 @@ impl<'a> SnapshotResources<'a> {
                 if status == before { known } else { self.write(resource, &status).await? }
             }
         };
-        self.owners().insert(key.clone(), next);
+        self.owners.lock().insert(key.clone(), next);
         Ok(())
     }
 
@@ -260,7 +246,10 @@ impl<'a> SnapshotResources<'a> {
         let written = patch::patch_status_of(&self.api(), resource, change).await?;
         Ok(match written {
             Some(written) if has_other_writer(&written) => {
-                tracing::info!(name = written.name_any(), "its plugin writes it from now on");
+                tracing::info!(
+                    name = written.name_any(),
+                    "the plugin updates this VolumePluginBackup from now on"
+                );
                 ResourceOwner::Plugin(written.name_any())
             }
             Some(written) => ResourceOwner::Server(Box::new(written)),
@@ -290,7 +279,7 @@ impl<'a> SnapshotResources<'a> {
             }
         }
         let adopted = {
-            let adopted = self.adopted();
+            let adopted = self.adopted.lock();
             let mut unmatched = adopted.unmatched.values();
             unmatched.find(|one| self.is_about_snapshot(one, volume, snapshot)).cloned()
         };
@@ -298,7 +287,7 @@ impl<'a> SnapshotResources<'a> {
             return self.adopt_found(found).await.map(FoundResource::Exists);
         }
         let Some(name) = free else {
-            tracing::warn!(volume, snapshot, "there are other VolumePluginBackups of that name");
+            tracing::warn!(volume, snapshot, "other VolumePluginBackups of that name exist");
             return Ok(FoundResource::Exists(ResourceOwner::Unmanaged));
         };
         Ok(FoundResource::Absent(name))
@@ -309,7 +298,7 @@ impl<'a> SnapshotResources<'a> {
         if is_owned_by_plugin(&found) {
             let name = found.name_any();
             self.ownership.adopt(&self.api(), found).await?;
-            self.adopted().unmatched.remove(&name);
+            self.adopted.lock().unmatched.remove(&name);
             return Ok(ResourceOwner::Plugin(name));
         }
         Ok(ResourceOwner::Server(Box::new(found)))
@@ -324,99 +313,6 @@ impl<'a> SnapshotResources<'a> {
         let resource = self.new_resource(name, volume, snapshot, operation);
         let created = self.api().create(&patch::post_params(), &resource).await?;
         Ok(ResourceOwner::Server(Box::new(created)))
-    }
-
-    /// Adopts resources that plugins have created for this backup, if a search is due.
-    async fn adopt(&self, snapshots: usize) {
-        let is_recalled = {
-            let mut adopted = self.adopted();
-            if adopted.snapshots != snapshots {
-                adopted.snapshots = snapshots;
-                adopted.pause = FIRST_ADOPTION_PAUSE;
-                adopted.next = adopted.next.min(Instant::now() + FIRST_ADOPTION_PAUSE);
-            }
-            if Instant::now() < adopted.next {
-                return;
-            }
-            adopted.next = Instant::now() + adopted.pause;
-            adopted.pause = (adopted.pause * 2).min(MAX_ADOPTION_PAUSE);
-            adopted.is_recalled
-        };
-        match self.adopt_listed(is_recalled).await {
-            Ok(()) => self.adopted().is_recalled = true,
-            Err(error) if patch::is_not_found(&error) => {}
-            Err(error) => {
-                tracing::debug!(
-                    "VolumePluginBackups cannot be looked for: {}",
-                    status_message(&error)
-                );
-            }
-        }
-    }
-
-    async fn adopt_listed(&self, is_recalled: bool) -> kube::Result<()> {
-        let api = self.api();
-        let unclaimed = format!("!{}", label::BACKUP_UID);
-        // Served from the API server's cache: anything missing now is there the next time.
-        let list = async |selector: &str| {
-            api.list(&ListParams::default().labels(selector).match_any()).await
-        };
-        for found in list(&unclaimed).await? {
-            if self.is_new_of_backup(&found) {
-                let adopted = self.ownership.adopt(&api, found).await?;
-                self.adopted().unmatched.extend(adopted.map(|one| (one.name_any(), one)));
-            }
-        }
-        if !is_recalled {
-            let uid = self.backup.uid().unwrap_or_default();
-            let own_selector = format!("{}={uid},!{}", label::BACKUP_UID, label::MANAGED);
-            let found = list(&own_selector).await?.into_iter().map(|one| (one.name_any(), one));
-            self.adopted().unmatched.extend(found);
-        }
-        self.yield_to_plugins().await
-    }
-
-    /// Removes resources of the server for which a plugin has created one under another name.
-    async fn yield_to_plugins(&self) -> kube::Result<()> {
-        let unmatched = self.adopted().unmatched.clone();
-        for (name, found) in unmatched {
-            let own_resource = self.owners().iter().find_map(|(key, known)| match known {
-                ResourceOwner::Server(ours) if self.is_about_snapshot(&found, &key.0, &key.1) => {
-                    Some((key.clone(), ours.clone()))
-                }
-                ResourceOwner::Server(_) | ResourceOwner::Plugin(_) | ResourceOwner::Unmanaged => {
-                    None
-                }
-            });
-            if let Some((key, own_resource)) = own_resource {
-                if own_resource.uid() != found.uid() {
-                    patch::delete_by_uid(&self.api(), &*own_resource).await?;
-                }
-                self.adopted().unmatched.remove(&name);
-                self.owners().insert(key, ResourceOwner::Plugin(name));
-            }
-        }
-        Ok(())
-    }
-
-    /// True if a resource without labels is of this backup, and not of an earlier one of the same name.
-    fn is_new_of_backup(&self, found: &VolumePluginBackup) -> bool {
-        let (created, since) = (found.creation_timestamp(), self.backup.creation_timestamp());
-        let is_new = created.zip(since).is_none_or(|(made, since)| made.0 >= since.0);
-        found.spec.backup == self.backup.name_any() && is_new && is_owned_by_plugin(found)
-    }
-
-    fn is_about_snapshot(&self, found: &VolumePluginBackup, volume: &str, snapshot: &str) -> bool {
-        let of = found.status.as_ref().map(|status| status.snapshot_id.as_str());
-        self.is_of_backup(found)
-            && found.spec.volume == volume
-            && of.is_none_or(|of| of.is_empty() || of == snapshot)
-    }
-
-    fn is_of_backup(&self, found: &VolumePluginBackup) -> bool {
-        let uid = found.labels().get(label::BACKUP_UID);
-        found.spec.backup == self.backup.name_any()
-            && uid.is_none_or(|uid| Some(uid) == self.backup.uid().as_ref())
     }
 
     fn new_resource(
@@ -456,7 +352,7 @@ impl<'a> SnapshotResources<'a> {
     /// Report of a plugin on a snapshot, from a resource of its own.
     pub(super) async fn plugin_report(&self, operation: &Operation) -> PluginReport {
         let (volume, snapshot) = snapshot_key(operation);
-        let known = match self.owners().get(&(volume.clone(), snapshot.clone())) {
+        let known = match self.owners.lock().get(&(volume.clone(), snapshot.clone())) {
             Some(ResourceOwner::Server(_) | ResourceOwner::Unmanaged) => {
                 return PluginReport::Absent;
             }
@@ -473,15 +369,18 @@ impl<'a> SnapshotResources<'a> {
                 let now = Timestamp::now();
                 let progress = reported_progress(&found, now);
                 self.log_stale(&found, now);
-                self.owners().insert((volume, snapshot), ResourceOwner::Plugin(name));
+                self.owners.lock().insert((volume, snapshot), ResourceOwner::Plugin(name));
                 // A resource that was deleted and created again has lost its labels and owner.
                 if let Err(error) = self.ownership.adopt(&self.api(), found).await {
-                    tracing::debug!("its labels cannot be added: {}", status_message(&error));
+                    tracing::debug!(
+                        "the labels of the VolumePluginBackup cannot be set: {}",
+                        status_message(&error)
+                    );
                 }
                 PluginReport::Reported(progress)
             }
             Ok(_) if is_known => {
-                PluginReport::Unreadable(format!("the VolumePluginBackup {name} is gone"))
+                PluginReport::Unreadable(format!("VolumePluginBackup {name} no longer exists"))
             }
             Ok(_) => PluginReport::Absent,
             // The server will never be able to read one.
@@ -489,7 +388,7 @@ impl<'a> SnapshotResources<'a> {
             Err(error) => {
                 let error = status_message(&error);
                 PluginReport::Unreadable(format!(
-                    "the VolumePluginBackup {name} cannot be read: {error}"
+                    "VolumePluginBackup {name} cannot be read: {error}"
                 ))
             }
         }
@@ -498,13 +397,14 @@ impl<'a> SnapshotResources<'a> {
     /// Logs once that a plugin has stopped writing a resource, and once that it has resumed.
     fn log_stale(&self, found: &VolumePluginBackup, now: Timestamp) {
         let name = found.name_any();
-        let mut silent = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = self.stale.lock();
         if !is_stale(found, now) {
             silent.remove(&name);
         } else if silent.insert(name.clone()) {
             tracing::warn!(
                 name,
-                "its plugin has not written this VolumePluginBackup for long; waiting until the operation times out"
+                "the plugin has not updated this VolumePluginBackup for long; waiting until the \
+                 operation times out"
             );
         }
     }
@@ -541,7 +441,11 @@ impl<'a> SnapshotResources<'a> {
             };
             if let Err(error) = ended {
                 let name = resource.name_any();
-                tracing::warn!(name, "it cannot be ended: {}", status_message(&error));
+                tracing::warn!(
+                    name,
+                    "the final phase of the VolumePluginBackup cannot be written: {}",
+                    status_message(&error)
+                );
             }
         }
     }
@@ -567,20 +471,15 @@ impl<'a> SnapshotResources<'a> {
             Ok(listed) => listed.items,
             // Velero's CRDs do not include this kind.
             Err(error) if patch::is_not_found(&error) || patch::is_permanent(&error) => {
-                tracing::warn!("VolumePluginBackups cannot be kept: {}", status_message(&error));
+                tracing::warn!(
+                    "VolumePluginBackups cannot be stored with the backup: {}",
+                    status_message(&error)
+                );
                 Vec::new()
             }
             Err(error) => return Err(error),
         };
         Ok(listed.into_iter().filter(|one| self.is_of_backup(one)).collect())
-    }
-
-    fn owners(&self) -> MutexGuard<'_, BTreeMap<SnapshotKey, ResourceOwner>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn adopted(&self) -> MutexGuard<'_, AdoptedResources> {
-        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -593,96 +492,6 @@ enum FoundResource {
 
 fn snapshot_key(operation: &Operation) -> SnapshotKey {
     (operation.item.name.clone(), operation.id.to_string())
-}
-
-/// True if the plugin created the resource, or writes to it.
-fn is_owned_by_plugin(resource: &VolumePluginBackup) -> bool {
-    !resource.labels().contains_key(label::MANAGED) || has_other_writer(resource)
-}
-
-/// True if another writer than this server has written the status of a resource.
-fn has_other_writer(resource: &VolumePluginBackup) -> bool {
-    resource.managed_fields().iter().any(|entry| {
-        let writes_status =
-            entry.fields_v1.as_ref().is_some_and(|set| set.0.get("f:status").is_some());
-        writes_status && entry.manager.as_deref() != Some(FIELD_MANAGER)
-    })
-}
-
-/// Status of the resource of a snapshot, from the operations on it. `before` is its previous status.
-fn resource_status(
-    before: &VolumePluginBackupStatus,
-    operations: &[&Operation],
-    now: Timestamp,
-) -> VolumePluginBackupStatus {
-    let failure = operations.iter().find_map(|operation| match &operation.state {
-        State::Failed(failure) => Some(failure),
-        State::New | State::InProgress | State::Completed => None,
-    });
-    let has_ended = operations.iter().all(|operation| operation.state.is_terminal());
-    let phase = match failure {
-        _ if !has_ended && operations.iter().all(|one| one.state == State::New) => {
-            VolumePluginPhase::New
-        }
-        _ if !has_ended => VolumePluginPhase::InProgress,
-        Some(failure) if failure.is_canceled() => VolumePluginPhase::Canceled,
-        Some(_) => VolumePluginPhase::Failed,
-        None => VolumePluginPhase::Completed,
-    };
-    // The upload is more informative than the creation, once it reports anything.
-    let reporting =
-        operations.iter().rev().find(|one| one.progress.done > 0 || one.progress.total > 0);
-    let (mut done, total) = reporting
-        .map_or((0, 0), |Operation { progress, .. }| (progress.done.max(0), progress.total.max(0)));
-    // A completed snapshot states how much there is to upload, and that nothing has been uploaded yet. An upload that
-    // ended without any report of its own has not uploaded all of it.
-    let is_of_creation = reporting.is_some_and(|operation| match operation.state {
-        State::Completed => phase != VolumePluginPhase::Completed,
-        _ => !has_ended && operation.state.is_terminal(),
-    });
-    if is_of_creation {
-        done = 0;
-    }
-    // The last report of a plugin may be from shortly before the end.
-    if phase == VolumePluginPhase::Completed && total > 0 {
-        done = total;
-    }
-    let nothing = VolumePluginProgress {
-        unknown: before.progress.unknown.clone(),
-        ..VolumePluginProgress::default()
-    };
-    let progress = match reporting.map(|operation| operation.progress.units.as_str()) {
-        Some(units) if !is_bytes(units) => VolumePluginProgress {
-            units: units.to_owned(),
-            total_units: total,
-            units_done: done,
-            ..nothing
-        },
-        Some(_) | None => VolumePluginProgress { total_bytes: total, bytes_done: done, ..nothing },
-    };
-    let message = match failure {
-        Some(failure) => failure.to_string(),
-        None => operations
-            .iter()
-            .rev()
-            .map(|one| &one.progress.description)
-            .find(|text| !text.is_empty())
-            .cloned()
-            .unwrap_or_default(),
-    };
-    VolumePluginBackupStatus {
-        phase: Some(phase),
-        message,
-        completion_timestamp: has_ended
-            .then(|| before.completion_timestamp.clone().unwrap_or(Time(now))),
-        progress,
-        ..before.clone()
-    }
-}
-
-/// True if a plugin counts bytes, which is the default.
-fn is_bytes(units: &str) -> bool {
-    units.is_empty() || units.eq_ignore_ascii_case("bytes")
 }
 
 #[cfg(test)]

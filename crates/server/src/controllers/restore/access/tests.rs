@@ -127,6 +127,6 @@ fn refusal_names_the_denied_namespaces_and_the_likely_cause() {
     ] {
         let text = refusal_message(targets);
         assert!(text.contains(where_text), "{text}");
-        assert!(text.contains("most likely it was installed with the profile `backup-only`"));
+        assert!(text.contains("it was probably installed with the profile `backup-only`"));
     }
 }

@@ -58,7 +58,7 @@ async fn credentials_are_fetched_even_without_a_write_permit() {
     let _ = store.get_opts(&path, object_store::GetOptions::default()).await;
     assert_eq!(metadata.lines().first().unwrap(), "PUT /latest/api/token HTTP/1.1");
     assert_eq!(service.lines(), ["GET /b/key HTTP/1.1"]);
-    let head = service.requests.lock().unwrap()[0].head.clone();
+    let head = service.requests.lock()[0].head.clone();
     assert!(head.contains("credential=of-machine/"), "{head}");
     let put = store.put_opts(&path, "x".into(), PutOptions::default()).await;
     let error = user_error("b", &put.unwrap_err());

@@ -208,7 +208,13 @@ mod tests {
                     PlanVerdict::Update,
                     "it differs in spec",
                 ),
-                entry("secrets", "db/c", "db/c", PlanVerdict::Skip, "it exists and is the same"),
+                entry(
+                    "secrets",
+                    "db/c",
+                    "db/c",
+                    PlanVerdict::Skip,
+                    "the object exists and is identical",
+                ),
                 entry(
                     "services",
                     "db/d",
@@ -221,7 +227,7 @@ mod tests {
                     "db/e",
                     "",
                     PlanVerdict::NotValidated,
-                    "its kind is not there",
+                    "the kind is not served",
                 ),
             ],
             results: Results { errors, warnings: Messages::default() },

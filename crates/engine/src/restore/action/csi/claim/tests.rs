@@ -47,11 +47,8 @@ fn claim_is_restored_from_its_snapshot() {
         (with(&native), "leave".to_owned()),
         (with(&skipped), "leave".to_owned()),
         (unnamed(&native), "leave".to_owned()),
-        (with(&failed), unavailable("saving it had failed")),
-        (
-            unnamed(&csi),
-            unavailable("CSI snapshot s1 and cannot be brought back: the claim does not"),
-        ),
+        (with(&failed), unavailable("its snapshot failed")),
+        (unnamed(&csi), unavailable("CSI snapshot s1 and cannot be restored: the claim does not")),
         (no_pvs(named), "empty restorePVs is false".to_owned()),
         (no_pvs(with(&failed)), "empty restorePVs is false".to_owned()),
     ] {
@@ -98,13 +95,13 @@ fn missing_cluster_support_is_reported() {
         ),
         (claim("gone"), all(), Some("no storage class \"gone\"")),
         (old, all(), Some("no storage class \"gone\"")),
-        (claim(""), all(), Some("wants no storage class")),
+        (claim(""), all(), Some("requests no storage class")),
         (
             json!({"spec": {}}),
             ClusterSupport { classes: &classes[1..], ..all() },
             Some("no default one"),
         ),
-        (claim("other"), all(), Some("other is of b.driver, but the snapshot of the driver a.d")),
+        (claim("other"), all(), Some("other uses b.driver, but the snapshot is of driver a.d")),
     ] {
         let found = missing_requirement(&claim, &source, &support);
         match (&found, expected) {
@@ -232,10 +229,10 @@ async fn unavailable_data_is_an_error_unless_empty_volumes_are_allowed() {
     without_class.remove("storageclasses.storage.k8s.io", "", "fast");
     for (fake, objects, word) in [
         (Fake::usual(), &objects()[..], "does not serve VolumeSnapshots"),
-        (of_restore, &objects()[..], "the CSI driver a.driver is not installed"),
+        (of_restore, &objects()[..], "CSI driver a.driver is not installed"),
         (without_class, &objects()[..], "no storage class \"fast\""),
-        (with_csi(), &objects()[..1], "VolumeSnapshotContent vsc: it is not in the backup"),
-        (with_csi(), &[], "VolumeSnapshot shop/vs: it is not in the backup"),
+        (with_csi(), &objects()[..1], "VolumeSnapshotContent vsc: the item is not in the backup"),
+        (with_csi(), &[], "VolumeSnapshot shop/vs: the item is not in the backup"),
     ] {
         let fake = fake.with(json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
@@ -253,14 +250,14 @@ async fn unavailable_data_is_an_error_unless_empty_volumes_are_allowed() {
         assert!(output.additional_items.is_empty());
         let warnings = report.results().warnings.namespaces["shop"].join("; ");
         assert!(
-            warnings.contains("it is created empty: ") && warnings.contains(word),
+            warnings.contains("the claim is created empty: ") && warnings.contains(word),
             "{warnings}"
         );
     }
     let CsiFixture { csi, report, .. } =
         csi_fixture(with_csi(), &[], BackupVolumes::default(), VOLUME_OPTIONS);
     let error = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap_err();
-    assert!(error.message().contains("it is not in the backup"), "{error}");
+    assert!(error.message().contains("the item is not in the backup"), "{error}");
     assert!(error.message().contains("--allow-empty-volumes"), "{error}");
     assert_eq!(report.warning_count(), 0);
 }

@@ -1,8 +1,10 @@
-use bowline_engine::operation::Kind;
+use bowline_api::volume_plugin::VolumePluginProgress;
+use bowline_engine::operation::{Kind, State};
 use bowline_plugin::{OperationId, Progress};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 
 use super::*;
+use crate::patch::FIELD_MANAGER;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()

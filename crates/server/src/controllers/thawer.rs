@@ -11,7 +11,6 @@
 //! | any of these, damaged | read as far as possible; thawed pods are remembered; pages are marked when none is left |
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +23,7 @@ use bowline_engine::report::Report;
 use bowline_store::name::RunUid;
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
+use parking_lot::Mutex;
 
 use super::run_resources;
 use crate::error_text::status_message;
@@ -78,7 +78,7 @@ impl Thawer {
             Ok(all) => all,
             Err(error) => {
                 let error = status_message(&error);
-                return tracing::warn!("pods that may be frozen cannot be looked for: {error}");
+                return tracing::warn!("cannot search for pods that may be frozen: {error}");
             }
         };
         // Restores freeze no pods.
@@ -104,7 +104,7 @@ impl Thawer {
             Ok(PassOutcome::Busy) => {}
             Ok(PassOutcome::Thawed) => {
                 if self.record_thawed(&orphan.run, fingerprint) {
-                    tracing::info!("pods of the backup {} are thawed", orphan.name);
+                    tracing::info!("pods of backup {} are thawed", orphan.name);
                     context.runs.notify_leftovers();
                 }
             }
@@ -116,25 +116,25 @@ impl Thawer {
     /// Logs that pods of a journal may be frozen, if that is due.
     fn report_still_frozen(&self, orphan: &Orphan, reason: &str) {
         if self.record_still_frozen(&orphan.run) {
-            tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
+            tracing::error!("pods of backup {} may still be frozen: {reason}", orphan.name);
         }
     }
 
     fn is_known_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
-        self.lock().get(run).is_some_and(|known| known.thawed_at == Some(fingerprint))
+        self.0.lock().get(run).is_some_and(|known| known.thawed_at == Some(fingerprint))
     }
 
     /// Records that a journal names no frozen pod. Returns true if it named some before.
     fn record_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
         let known = JournalThawState { thawed_at: Some(fingerprint), passes: 0 };
-        let before = self.lock().insert(run.clone(), known);
+        let before = self.0.lock().insert(run.clone(), known);
         before.is_some_and(|before| before.passes > 0)
     }
 
     /// Records that a journal names frozen pods. Returns true if that is to be logged: the first time, and then once a
     /// day.
     fn record_still_frozen(&self, run: &RunUid) -> bool {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let known = all.entry(run.clone()).or_default();
         let passes = known.passes;
         *known = JournalThawState { thawed_at: None, passes: passes.saturating_add(1) };
@@ -142,17 +142,13 @@ impl Thawer {
     }
 
     fn retain_listed(&self, listed: &[ListedJournal]) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let mut before = std::mem::take(&mut *all);
         for ListedJournal { orphan, .. } in listed {
             if let Some((run, known)) = before.remove_entry(&orphan.run) {
                 all.insert(run, known);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunUid, JournalThawState>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,7 +159,7 @@ async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, Error> 
         let unwritten = &context.runs.unwritten_thaws;
         // Pods are thawed even if an earlier thaw cannot be journaled yet.
         if let Err(error) = unwritten.write(run, &*journal).await {
-            tracing::debug!("pods were thawed, but the journal does not say so yet: {error}");
+            tracing::debug!("pods were thawed, but the journal does not record it yet: {error}");
         }
         if claim.frozen().is_empty() {
             // Item blocks in progress may have frozen other pods, so the result is not final.
@@ -188,7 +184,7 @@ pub(super) async fn thaw_damaged(context: &Context, orphan: &Orphan, retry: Thaw
         Ok(PassOutcome::StillFrozen(reason)) => reason,
         Err(error) => status_message(&error),
     };
-    tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
+    tracing::error!("pods of backup {} may still be frozen: {reason}", orphan.name);
 }
 
 async fn thaw_unopened(
@@ -256,7 +252,7 @@ fn pass_outcome(outcome: &ThawOutcome) -> PassOutcome {
     }
     let error = outcome.error.as_ref().map(|error| status_message(error));
     PassOutcome::StillFrozen(
-        error.unwrap_or_else(|| "their post-hooks did not reach them".to_owned()),
+        error.unwrap_or_else(|| "post-hooks did not reach the pods".to_owned()),
     )
 }
 
@@ -268,7 +264,8 @@ enum HooksUnknown {
     #[error("the Backup was deleted, and its hooks cannot be read")]
     ReadSaved(#[source] SavedHooksError),
     #[error(
-        "the Backup was deleted, and its hooks were not kept; thaw the pod by hand, and delete it when it may restart"
+        "the Backup was deleted and its hooks were not saved; thaw the pod manually, or delete \
+         it if it may restart"
     )]
     NotSaved,
 }

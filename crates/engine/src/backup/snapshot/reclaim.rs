@@ -1,6 +1,6 @@
 //! Leftover snapshots: of a backup that was canceled, or of a block that is repeated.
 
-use bowline_plugin::{Name, ResourceIdentifier, SnapshotId, VolumeId};
+use bowline_plugin::{ResourceIdentifier, SnapshotId, VolumeId};
 use bowline_store::file::Snapshot;
 use futures::StreamExt as _;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::backup::Context;
 use crate::failpoint::{self, Point};
 use crate::journal::{Intent, JournalEntry, Recovered, SnapshotIntent};
 use crate::report::Report;
-use crate::snapshotter::{self, DeleteError, OpenError, Snapshotters, volume_id};
+use crate::snapshotter::{self, DeleteError, OpenError, Snapshotter, Snapshotters, volume_id};
 
 /// Number of snapshots deleted concurrently.
 const MAX_CONCURRENT_DELETIONS: usize = 8;
@@ -20,26 +20,26 @@ const MAX_CONCURRENT_DELETIONS: usize = 8;
 const PLUGIN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Warns about a snapshot that may exist without a record.
-pub(super) fn warn_leftover(
-    report: &Report,
-    id: &ResourceIdentifier,
-    plugin: &Name,
-    request: &str,
-) {
-    let text = format!(
-        "a snapshot that {plugin} has taken of it, if it has, may be left over: look for the tag \
-         {}={request}",
-        bowline_api::annotation::REQUEST_ID
-    );
-    report.warn(id, text);
+pub(super) fn warn_leftover(report: &Report, intent: &Intent) {
+    let Intent { plugin, item, snapshot: Some(snapshot_intent), .. } = intent else { return };
+    let (tag, request) = (bowline_api::annotation::REQUEST_ID, &snapshot_intent.request);
+    let text = match &snapshot_intent.created {
+        Some(snapshot) => format!(
+            "snapshot {snapshot}, which {plugin} created in an earlier attempt, may be left \
+             over; its tag is {tag}={request}"
+        ),
+        None => format!(
+            "a snapshot of {plugin} from an earlier attempt may be left over; if it exists, its \
+             tag is {tag}={request}"
+        ),
+    };
+    report.warn(&ResourceIdentifier::from(item.clone()), text);
 }
 
 /// Warns about all snapshots that were requested when a server ended, of a run that is not resumed.
 pub(in crate::backup) fn warn_all_leftovers(report: &Report, recovered: &Recovered) {
     for intent in &recovered.in_flight {
-        if let (Some(snapshot_intent), Ok(plugin)) = (&intent.snapshot, intent.plugin.parse()) {
-            warn_leftover(report, &intent.item.clone().into(), &plugin, &snapshot_intent.request);
-        }
+        warn_leftover(report, intent);
     }
 }
 
@@ -55,7 +55,7 @@ pub async fn discard(
             Ok(()) => None,
             Err(error) => {
                 let (id, spec) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
-                let text = format!("the snapshot {id} could not be deleted, and is kept: {error}");
+                let text = format!("snapshot {id} could not be deleted and is kept: {error}");
                 report.error(&volume_id(&spec.persistent_volume_name), text);
                 Some(snapshot)
             }
@@ -89,7 +89,7 @@ pub enum ReclaimOutcome {
     Deleted,
     /// A backup has the snapshot: only the journal did not say so. The snapshot is kept.
     Recorded,
-    /// The plugin is of version 1, which cannot be asked for the snapshot.
+    /// The ID is unknown, and the plugin is of version 1, which cannot be asked for it.
     Unsupported,
 }
 
@@ -97,10 +97,10 @@ pub enum ReclaimOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReclaimError {
     /// The request was not for a snapshot.
-    #[error("it is no snapshot")]
+    #[error("the journal entry is not about a snapshot")]
     NoSnapshot,
     /// The request has no volume.
-    #[error("its volume has no id")]
+    #[error("the volume has no id")]
     NoVolume,
     /// The snapshotter could not be opened.
     #[error(transparent)]
@@ -119,9 +119,8 @@ pub enum ReclaimError {
 /// Reclaims a snapshot that was requested when the server ended and whose outcome is unknown, and writes the result
 /// to the journal. If nothing can be determined, this is reported but not written: a process that is killed loses its
 /// warnings, and the next one must report it again.
-pub(in crate::backup) async fn reclaim_in_flight(context: &Context, intent: &Intent) {
+pub(in crate::backup) async fn reclaim_before_repeat(context: &Context, intent: &Intent) {
     let Some(snapshot_intent) = &intent.snapshot else { return };
-    let id: ResourceIdentifier = intent.item.clone().into();
     let request = &context.request;
     let labels = request.backup.metadata.labels.as_ref();
     let snapshotters = &*context.snapshots.port;
@@ -129,36 +128,27 @@ pub(in crate::backup) async fn reclaim_in_flight(context: &Context, intent: &Int
     let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent, &[]).await;
     match &reclaimed {
         Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded) => {}
-        Ok(ReclaimOutcome::Unsupported) => {
-            warn_intent(&context.report, &id, intent, snapshot_intent);
-        }
+        Ok(ReclaimOutcome::Unsupported) => warn_leftover(&context.report, intent),
         Err(error) => {
-            tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {error}");
-            warn_intent(&context.report, &id, intent, snapshot_intent);
+            let volume = &intent.item.name;
+            tracing::warn!(volume, "a snapshot of an earlier attempt is not deleted: {error}");
+            warn_leftover(&context.report, intent);
         }
     }
     if matches!(reclaimed, Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded)) {
         let record = JournalEntry::Reclaimed { request: snapshot_intent.request.clone() };
         if let Err(error) = context.journal.append(&record).await {
-            tracing::warn!("{error}; if the server ends now, the snapshot is asked for once more");
+            tracing::warn!(
+                "{error}; if the server restarts now, the snapshot is searched for again"
+            );
         }
     }
 }
 
-fn warn_intent(
-    report: &Report,
-    id: &ResourceIdentifier,
-    intent: &Intent,
-    snapshot_intent: &SnapshotIntent,
-) {
-    if let Ok(plugin) = intent.plugin.parse() {
-        warn_leftover(report, id, &plugin, &snapshot_intent.request);
-    }
-}
-
-/// Deletes a snapshot that may have been taken without a known answer. A plugin of version 2 finds it by the tag of
-/// its request: it answers a repeated request with the same snapshot. That snapshot is deleted, unless the files of
-/// the backup name it: a journal that could not be written lacks entries that the files have.
+/// Deletes a snapshot that was created in an earlier attempt, or may have been without a known answer. A plugin of
+/// version 2 finds the latter by the tag of its request: it answers a repeated request with the same snapshot. The
+/// snapshot is deleted, unless the files of the backup name it: a journal that could not be written lacks entries that
+/// the files have.
 pub async fn reclaim(
     snapshotters: &dyn Snapshotters,
     backup: &str,
@@ -168,9 +158,28 @@ pub async fn reclaim(
 ) -> Result<ReclaimOutcome, ReclaimError> {
     let snapshot_intent = intent.snapshot.as_ref().ok_or(ReclaimError::NoSnapshot)?;
     let snapshotter = snapshotters.open(&snapshot_intent.location).await?;
-    if !snapshotter.is_v2 {
-        return Ok(ReclaimOutcome::Unsupported);
+    let created = snapshot_intent.created.as_ref().and_then(SnapshotId::new);
+    let snapshot = match created {
+        Some(snapshot) => snapshot,
+        None if !snapshotter.is_v2 => return Ok(ReclaimOutcome::Unsupported),
+        None => find_snapshot(&snapshotter, backup, labels, intent, snapshot_intent).await?,
+    };
+    if recorded.iter().any(|one| one.status.provider_snapshot_id == snapshot.as_str()) {
+        return Ok(ReclaimOutcome::Recorded);
     }
+    snapshotter::delete(&snapshotter, &snapshot, PLUGIN_TIMEOUT).await?;
+    failpoint::hit(Point::SnapshotReclaimed);
+    Ok(ReclaimOutcome::Deleted)
+}
+
+/// Asks a plugin of version 2 for the snapshot of a request.
+async fn find_snapshot(
+    snapshotter: &Snapshotter,
+    backup: &str,
+    labels: Option<&BTreeMap<String, String>>,
+    intent: &Intent,
+    snapshot_intent: &SnapshotIntent,
+) -> Result<SnapshotId, ReclaimError> {
     let volume = VolumeId::new(&snapshot_intent.volume).ok_or(ReclaimError::NoVolume)?;
     let tags = zone::tags(labels, backup, &intent.item.name, &snapshot_intent.request);
     failpoint::hit(Point::Reclaim);
@@ -178,11 +187,5 @@ pub async fn reclaim(
         PLUGIN_TIMEOUT,
         snapshotter.calls.create_snapshot(&volume, &snapshot_intent.zone, &tags),
     );
-    let snapshot = answer.await.map_err(|_| ReclaimError::NoAnswer)??;
-    if recorded.iter().any(|one| one.status.provider_snapshot_id == snapshot.as_str()) {
-        return Ok(ReclaimOutcome::Recorded);
-    }
-    snapshotter::delete(&snapshotter, &snapshot, PLUGIN_TIMEOUT).await?;
-    failpoint::hit(Point::SnapshotReclaimed);
-    Ok(ReclaimOutcome::Deleted)
+    Ok(answer.await.map_err(|_| ReclaimError::NoAnswer)??)
 }

@@ -14,11 +14,12 @@ use bowline_api::annotation::hook as key;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::run::{Failure, HookLabel, run};
 use super::{Hook, Plan, Source, Tally};
+use crate::backoff::Backoff;
 use crate::cluster::Cluster;
 use crate::item::Object;
 use crate::report::Report;
@@ -92,7 +93,9 @@ impl<'a> Thaw<'a> {
         // A panic must not keep the other pods from being thawed.
         let ran = AssertUnwindSafe(self.run_unguarded(context)).catch_unwind().await;
         let remaining = ran.unwrap_or_else(|_| {
-            context.report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
+            context
+                .report
+                .error(&pod.id(), "the post-hooks of the pod were aborted by a bug; see the log");
             None
         });
         if remaining.is_none() {
@@ -159,19 +162,19 @@ pub async fn retry_thaw<'a>(
     stop: &CancellationToken,
     permits: &Semaphore,
 ) -> Option<Unthawed<'a>> {
-    let (started_at, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let started_at = Instant::now();
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let pod = thaw.pod;
     loop {
         if let Some(reason) = &thaw.unreached_reason {
             if started_at.elapsed() >= RETRY_WINDOW || stop.is_cancelled() {
                 break;
             }
-            tracing::warn!(pod = %pod.id(), "its post-hook is tried again: {reason}");
+            tracing::warn!(pod = %pod.id(), "retrying a post-hook of the pod: {reason}");
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = sleep(pause) => {}
+                () = backoff.wait() => {}
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
         // The semaphore is never closed.
         let _permit = permits.acquire().await;
@@ -192,7 +195,7 @@ fn record_hook_result(
     context.tally.thaw(&id);
     if let Err(Failure { text, .. }) = ended {
         let label = HookLabel(hook);
-        let text = format!("the post-hook {label} failed: {text}; what the pre-hooks did may last");
+        let text = format!("the post-hook {label} failed: {text}; the pod may still be frozen");
         context.report.error(&id, text);
     }
 }
@@ -207,9 +210,9 @@ fn report_unreached(context: HookContext<'_>, pod: &Object, hook: &Hook, reason:
         Source::Spec(name) => format!("the post-hook {name:?} in the Backup's spec.hooks"),
     };
     let text = format!(
-        "the post-hook {} did not reach it: {reason}; the pod may still be frozen: the server retries every \
-         half a minute, also when the backup is over; if it must not wait, run `kubectl -n {namespace} \
-         exec {name} -c {} -- COMMAND` with the command of {place}",
+        "the post-hook {} did not reach the pod: {reason}; the pod may still be frozen: the \
+         server retries every 30 s, also after the end of the backup; to thaw the pod at once, \
+         run `kubectl -n {namespace} exec {name} -c {} -- COMMAND` with the command of {place}",
         HookLabel(hook),
         hook.container,
     );

@@ -1,8 +1,7 @@
 //! Pods that are not reached at once, or not at all.
 
-use std::sync::Mutex;
-
 use bowline_plugin::Item;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::super::{Hooks, OnError};
@@ -67,7 +66,7 @@ async fn thaw(
     let (started_at, attempts) = (Instant::now(), std::sync::Arc::new(Mutex::new(Vec::new())));
     let recorded = std::sync::Arc::clone(&attempts);
     let cluster = Fake::usual().with_exec_script(move |exec| {
-        let mut recorded = recorded.lock().unwrap();
+        let mut recorded = recorded.lock();
         let command = format!("{} {}", exec.command[0], exec.pod);
         recorded.push((command, started_at.elapsed().as_secs()));
         answer(recorded.len() - 1, exec)
@@ -83,7 +82,7 @@ async fn thaw(
     let frozen = retry_thaw_all(context, unreached, stop).await;
     let frozen = frozen.into_iter().map(|still_frozen| still_frozen.pod.name.clone()).collect();
     let errors = report.results().errors.namespaces.remove("shop").unwrap_or_default();
-    let attempts = attempts.lock().unwrap().clone();
+    let attempts = attempts.lock().clone();
     ThawResult { attempts, frozen, errors, tally }
 }
 
