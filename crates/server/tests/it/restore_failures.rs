@@ -16,9 +16,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tar::EntryType;
-use tokio::time::Instant;
 
-use crate::bed::{LIMIT, World, eventually};
+use crate::bed::{World, eventually};
 use crate::support::raw_tar::{RawTar, gzip};
 use crate::support::runs::{back_up, is_over, list_of, results_of};
 use crate::webhook::Webhook;
@@ -452,9 +451,9 @@ async fn refused_objects_are_item_errors_and_the_rest_is_restored() {
         tar.object("configmaps", &map(quota, &format!("m{number}"), "x"));
     }
     let archive = tar.end();
-    let began = Instant::now();
+    // By default, a restore waits ten minutes for a namespace to be gone, which is longer than this
+    // test waits for a restore.
     let (status, results) = stage.restore(archive.clone()).await;
-    assert!(began.elapsed() < LIMIT / 2, "it waited for what never comes");
     assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed), "{status:?}");
 
     let assert_reported = |namespace: &str, item: &str, words: &str| {
