@@ -5,8 +5,10 @@
 //! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
 //! | [`delete`] | deletion of a backup: what may be deleted, and in which order |
 //! | [`action`] | built-in item actions |
+//! | [`archive_index`] | where each object is in an archive: the format, and reading of one object |
 //! | [`backoff`] | growing pauses between attempts |
 //! | [`cluster`] | port to the API server: `bowline-cluster` |
+//! | [`compression`] | where archives are compressed |
 //! | [`csi`] | names of the snapshot API |
 //! | [`glob`] | patterns that users write, compiled once |
 //! | [`snapshotter`] | port to VolumeSnapshotLocations |
@@ -22,8 +24,10 @@
 //!   store; only a hash and the name of each are kept.
 
 pub mod action;
+pub mod archive_index;
 pub mod backoff;
 pub mod backup;
+pub mod compression;
 pub mod csi;
 pub mod delete;
 pub mod failpoint;
