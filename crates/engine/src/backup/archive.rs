@@ -81,7 +81,7 @@ pub(super) struct ArchiveWriter {
 
 /// An archive that was written completely.
 #[derive(Clone, Debug)]
-pub struct Sealed {
+pub struct SealedArchive {
     /// Number of items.
     pub items: usize,
     /// Compressed size.
@@ -254,7 +254,7 @@ impl ArchiveWriter {
     pub(super) async fn finish(
         self,
         add_entries: impl FnOnce(&mut IndexBuilder) -> io::Result<()> + Send + 'static,
-    ) -> io::Result<Sealed> {
+    ) -> io::Result<SealedArchive> {
         let state = Arc::into_inner(self.state).map(Mutex::into_inner);
         let complete = state.filter(|state| state.is_complete);
         let ArchiveState { mut index, .. } =
@@ -268,7 +268,7 @@ impl ArchiveWriter {
         if index.is_none() {
             tracing::warn!("the archive is too large for an index");
         }
-        Ok(Sealed { items, bytes, index })
+        Ok(SealedArchive { items, bytes, index })
     }
 }
 

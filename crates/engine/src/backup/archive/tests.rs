@@ -21,7 +21,7 @@ fn entry(kind: &str, name: usize, bytes: usize) -> Entry {
 struct Written {
     gzip: Vec<u8>,
     root: Root,
-    sealed: Sealed,
+    sealed: SealedArchive,
 }
 
 /// Writes an archive of several lists, one after the other.

@@ -215,6 +215,6 @@ async fn archive_is_unchanged_if_it_cannot_be_read() {
     world.put(BackupFile::Contents, archive.clone()).await;
     let (target, replacements) = (world.target(), world.replacements(&["a"]));
     let rewritten = target.rewrite(replacements, Timestamp::UNIX_EPOCH, MODE);
-    assert!(matches!(rewritten.await, Err(Fatal::Archive(_))));
+    assert!(matches!(rewritten.await, Err(FatalError::Archive(_))));
     assert_eq!(world.file(BackupFile::Contents).await, archive);
 }

@@ -16,7 +16,7 @@ use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Restore, label
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::restore::download::BackupVolumes;
 use bowline_engine::restore::order::Priorities;
-use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared};
+use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, PreparedRestore};
 use bowline_engine::restore::unpack::{self, Contents, UnpackError, UnpackLimits};
 use bowline_engine::restore::{Fatal, Options, plan};
 use bowline_store::decode::Limits;
@@ -116,7 +116,7 @@ async fn prepare_request(
     installation: &Installation,
     mut restore: Restore,
     source: SourceBackups,
-) -> anyhow::Result<Prepared> {
+) -> anyhow::Result<PreparedRestore> {
     let location = match source.server_choice(&restore.spec) {
         Some(backup) => {
             let name = &backup.spec.storage_location;
