@@ -9,7 +9,8 @@
 //! | [`backoff`] | growing pauses between attempts |
 //! | [`cluster`] | port to the API server: `bowline-cluster` |
 //! | [`compression`] | where archives are compressed |
-//! | [`csi`] | names of the snapshot API |
+//! | [`csi`] | the snapshot API: names, objects, and what is recorded of a snapshot |
+//! | [`download`], [`unpack`] | the archive of a backup, read and checked |
 //! | [`glob`] | patterns that users write, compiled once |
 //! | [`snapshotter`] | port to VolumeSnapshotLocations |
 //! | [`schedule`] | when a backup of a Schedule is due, and the Backup to create |
@@ -30,12 +31,16 @@ pub mod backup;
 pub mod compression;
 pub mod csi;
 pub mod delete;
+pub mod download;
 pub mod failpoint;
+mod filter_lists;
 pub mod glob;
 mod hook;
 pub mod journal;
+mod lookup;
 pub mod operation;
 pub mod phase;
+mod quantity;
 pub mod report;
 pub mod restore;
 pub mod schedule;
@@ -43,6 +48,7 @@ mod selection;
 pub mod snapshotter;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod unpack;
 
 pub use bowline_cluster as cluster;
 pub use bowline_cluster::{
