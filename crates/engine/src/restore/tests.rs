@@ -21,7 +21,7 @@ use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -32,9 +32,7 @@ use super::unpack::UnpackLimits;
 use super::volume::NoReporter;
 use super::{Fatal, Options, Progress, RestoreOutcome, Run, finalize, run};
 use crate::action::NamedAction;
-use crate::cluster::{
-    self, Cluster, Discovery, Error, Exec, ExecOutcome, Fake, Query, Subresource, WatchEvent,
-};
+use crate::cluster::{self, Cluster, Delegate, Discovery, Error, Fake};
 use crate::item::Object;
 use crate::journal::{InMemory, Recovered};
 use crate::resource::{GroupResource, Resource};
