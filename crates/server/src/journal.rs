@@ -143,7 +143,7 @@ impl ConfigMapJournal {
     pub async fn abandon(&self, stage: Stage) -> Result<(), Error> {
         let record = JournalEntry::Abandoned { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
-        tracing::warn!("{error}; the first page is marked instead");
+        tracing::warn!("{error}; marking the first page of the journal instead");
         let page = self.owner.page_name(0);
         let mark = json!({ "metadata": { "annotations": { page::ABANDONED: stage } } });
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);

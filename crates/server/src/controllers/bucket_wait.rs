@@ -123,7 +123,7 @@ impl EndReason {
         match self {
             _ if failure.is_empty() => self.to_string(),
             Self::Canceled => {
-                format!("the files of the run in the bucket were not read: {failure}")
+                format!("cannot read the files of the run in the bucket: {failure}")
             }
             _ => format!("{self}: {failure}"),
         }
@@ -143,9 +143,9 @@ impl fmt::Display for EndReason {
                     "the server stopped {count} times in this stage (--run-attempts); giving up"
                 )
             }
-            Self::Interrupted => {
-                f.write_str("the server stopped while it ended the run without the bucket")
-            }
+            Self::Interrupted => f.write_str(
+                "the server restarted while it canceled the run; the bucket was unavailable",
+            ),
             Self::WriteRefused => f.write_str("the bucket refuses writes"),
         }
     }
@@ -334,7 +334,7 @@ impl RunResources<'_> {
         self.keep_journal();
         if let Err(error) = self.journal.abandon(stage).await {
             tracing::error!(
-                "{}; leftovers of the run are deleted only when its object is deleted",
+                "{}; to clean up leftovers, delete the Backup or Restore",
                 status_message(&error)
             );
         }

@@ -60,7 +60,7 @@ impl fmt::Display for SkipReason {
                 f.write_str("a Backup of the same name was created meanwhile")
             }
             Self::NotTerminal(Some(phase)) => {
-                write!(f, "the phase {:?} is not a final one", phase.to_string())
+                write!(f, "phase {:?} is not final", phase.to_string())
             }
             Self::NotTerminal(None) => write!(f, "the backup has no phase"),
         }
