@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::action::NamedAction;
 use crate::cluster::Cluster;
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::report::{Message, Report, ReportSubject};
 use crate::restore::unpack::UnpackLimits;
 
@@ -154,9 +154,9 @@ pub async fn delete_data(job: DeletionJob<'_>) -> DeletionResult {
 
 /// Deletes the files of a backup that has no data any more.
 pub async fn delete_files(store: &BackupStore, name: &BackupName) -> DeletionResult {
-    failpoint::hit(Point::DeleteFiles);
+    failpoint::hit(Failpoint::DeleteFiles);
     let deleted = store.delete_backup(name).await;
-    failpoint::hit(Point::FilesDeleted);
+    failpoint::hit(Failpoint::FilesDeleted);
     match deleted {
         Ok(()) => DeletionResult::Done,
         Err(error) => DeletionResult::Failed(vec![removal_error(&error)]),

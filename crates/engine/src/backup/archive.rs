@@ -64,12 +64,12 @@ pub(super) struct ArchiveClosed;
 /// The thread that writes the archive.
 #[derive(Debug)]
 pub(super) struct ArchiveWriter {
-    thread: JoinHandle<io::Result<Sealed>>,
+    thread: JoinHandle<io::Result<SealedArchive>>,
 }
 
 /// An archive that was written completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sealed {
+pub struct SealedArchive {
     /// Number of items.
     pub items: usize,
     /// Compressed size.
@@ -122,7 +122,7 @@ impl Archive {
 
 impl ArchiveWriter {
     /// Waits for the end of the archive.
-    pub(super) async fn finish(self) -> io::Result<Sealed> {
+    pub(super) async fn finish(self) -> io::Result<SealedArchive> {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
         match joined {
             Ok(Ok(sealed)) => sealed,
@@ -135,7 +135,7 @@ fn write(
     mut entries: mpsc::Receiver<Message>,
     writer: pipe::Writer,
     now: Timestamp,
-) -> io::Result<Sealed> {
+) -> io::Result<SealedArchive> {
     let mut tar = builder(CountingWriter { writer, bytes: 0 });
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     append(&mut tar, "metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
@@ -151,7 +151,7 @@ fn write(
     }
     let counted = tar.into_inner()?.finish()?;
     counted.writer.finish()?;
-    Ok(Sealed { items, bytes: counted.bytes })
+    Ok(SealedArchive { items, bytes: counted.bytes })
 }
 
 /// A builder of an archive that is written to `into`.

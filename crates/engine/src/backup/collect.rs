@@ -21,7 +21,7 @@ use super::filter::{FilterVerdict, Scope};
 use super::item::{self, Inclusion, ItemOrigin, Sink};
 use super::progress::{ExpectedItem, ExpectedList};
 use super::spool::{Spool, SpoolRange};
-use super::{Context, archive::Archive, credentials};
+use super::{Context, archive::Archive};
 use crate::cluster::{self, Query};
 use crate::item::Object;
 use crate::report::ReportSubject;
@@ -296,8 +296,7 @@ async fn visit_or_spool(
         item::visit(context, object, ItemOrigin::collected(budget), sink).await;
         return;
     }
-    if let FilterVerdict::Skip(reason) = credentials::verdict(context, &object, Inclusion::Filtered)
-    {
+    if let FilterVerdict::Skip(reason) = item::judge_item(context, &object, Inclusion::Filtered) {
         tracing::debug!(item = %object.id(), "not backed up: {reason}");
         return;
     }

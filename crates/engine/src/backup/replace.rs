@@ -21,9 +21,9 @@ use super::hook::Tally;
 use super::item::{self, Inclusion, ItemOrigin, Sink, VisitResults};
 use super::spool::{Spool, SpoolRange};
 use super::volume::SnapshotOutcome;
-use super::{Context, Fatal, Run, assemble, into_owned_report, upload};
+use super::{Context, FatalError, Run, assemble, into_owned_report, upload};
 use crate::item::Object;
-use crate::journal::Recovered;
+use crate::journal::RecoveredRun;
 use crate::operation::Operation;
 use crate::report::Report;
 
@@ -36,7 +36,7 @@ pub struct ReplaceOutcome {
     /// Errors and warnings of the items.
     pub report: Report,
     /// Number of items stored again, or the reason why the archive is unchanged.
-    pub outcome: Result<usize, Fatal>,
+    pub outcome: Result<usize, FatalError>,
 }
 
 /// Items to store again, on disk until then.
@@ -99,7 +99,7 @@ pub fn items_of(operations: &[Operation]) -> BTreeSet<ResourceIdentifier> {
 }
 
 /// The items to store again according to a journal.
-pub fn journaled_items(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
+pub fn journaled_items(recovered: &RecoveredRun) -> BTreeSet<ResourceIdentifier> {
     let records = recovered.finished.iter().flat_map(|ended| &ended.backup_operations);
     records.flat_map(|one| one.spec.post_operation_items.iter().cloned()).map(Into::into).collect()
 }
@@ -129,11 +129,11 @@ async fn replace(
     context: &Context,
     items: &BTreeSet<ResourceIdentifier>,
     journaled: &BTreeSet<ResourceIdentifier>,
-) -> Result<usize, Fatal> {
+) -> Result<usize, FatalError> {
     let sink = Sink::for_replacement(ReplacementItems::new(context));
     for id in items {
         if context.is_aborted() {
-            return Err(Fatal::Canceled);
+            return Err(FatalError::Canceled);
         }
         let inclusion =
             if journaled.contains(id) { Inclusion::Required } else { Inclusion::Filtered };
@@ -179,13 +179,13 @@ async fn rewrite(
     context: &Context,
     spool: Spool,
     places: BTreeMap<String, SpoolRange>,
-) -> Result<(), Fatal> {
+) -> Result<(), FatalError> {
     let Context { store, request, options, .. } = context;
-    let found = store.contents(&request.name).await.map_err(Fatal::ReadBucket)?;
-    let found = found.ok_or(Fatal::NoArchive)?;
+    let found = store.contents(&request.name).await.map_err(FatalError::ReadBucket)?;
+    let found = found.ok_or(FatalError::NoArchive)?;
     let downloaded =
-        upload::spool_to_disk(found, &options.scratch).await.map_err(Fatal::Scratch)?;
-    let previous = upload::rewind(&downloaded).await.map_err(Fatal::Scratch)?;
+        upload::spool_to_disk(found, &options.scratch).await.map_err(FatalError::Scratch)?;
+    let previous = upload::rewind(&downloaded).await.map_err(FatalError::Scratch)?;
     let (writer, stream) = pipe::pipe();
     let seconds = u64::try_from(context.started.as_second()).unwrap_or_default();
     let copying =
@@ -193,8 +193,8 @@ async fn rewrite(
     let uploaded = upload::contents(store, &request.name, stream, &options.scratch).await;
     match copying.await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(Fatal::Archive(error)),
-        Err(error) => return Err(Fatal::Archive(io::Error::other(error))),
+        Ok(Err(error)) => return Err(FatalError::Archive(error)),
+        Err(error) => return Err(FatalError::Archive(io::Error::other(error))),
     }
     Ok(uploaded?)
 }
@@ -231,9 +231,9 @@ fn copy(
 }
 
 /// Adds items to the list of the archive's contents.
-async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fatal> {
+async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), FatalError> {
     let Context { store, request, .. } = context;
-    let list = store.get::<ResourceList>(&request.name).await.map_err(Fatal::ReadBucket)?;
+    let list = store.get::<ResourceList>(&request.name).await.map_err(FatalError::ReadBucket)?;
     let mut list = list.unwrap_or_default();
     let mut is_new = false;
     for (kind, name) in names {
@@ -244,7 +244,7 @@ async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fat
         }
     }
     if is_new {
-        store.put(&request.name, &list).await.map_err(Fatal::ReadBucket)?;
+        store.put(&request.name, &list).await.map_err(FatalError::ReadBucket)?;
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ const VERSION: i64 = 1;
 
 /// A validated Backup.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedBackup {
     /// The Backup with its defaults filled in, to be written back: spec, labels, annotations, and the part of the
     /// status that is known before the run. Its phase is unchanged.
     pub backup: Backup,
@@ -117,7 +117,12 @@ impl Request {
 }
 
 /// Fills in the defaults of a Backup and checks it.
-pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timestamp) -> Prepared {
+pub fn prepare(
+    backup: &Backup,
+    facts: &Facts,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> PreparedBackup {
     let mut backup = backup.clone();
     let mut errors = Vec::new();
 
@@ -188,7 +193,7 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
         }
         _ => Err(ValidationErrors(errors)),
     };
-    Prepared { backup, outcome }
+    PreparedBackup { backup, outcome }
 }
 
 fn fill_in_defaults(spec: &mut BackupSpec, defaults: &Defaults) {

@@ -40,9 +40,9 @@ use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject}
 use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
 use super::item_claims::ItemClaim;
 use super::order::{self, Priorities};
-use super::request::{ExistingObjectPolicy, Request};
+use super::request::{ExistingResourcePolicy, Request};
 use super::unpack::Contents;
-use super::{Fatal, Options, Progress, action, collision, visit_all, volume};
+use super::{FatalError, Options, Progress, action, collision, visit_all, volume};
 use crate::cluster::{Cluster, Error, Subresource};
 use crate::item::Object;
 use crate::report::{Report, error_text};
@@ -137,12 +137,12 @@ impl PlanVerdict {
 }
 
 /// Plans a restore.
-pub async fn run(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
+pub async fn run(run: Run, now: Timestamp) -> Result<RestorePlan, FatalError> {
     // Boxed, because the future holds the whole state of a restore.
     Box::pin(plan_restore(run, now)).await
 }
 
-async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
+async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, FatalError> {
     let Run { request, cluster, contents, volumes, options } = run;
     let report = Arc::new(Report::default());
     let served_api = discover(&*cluster, &request, &report).await?;
@@ -242,13 +242,13 @@ fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifi
         return Finding::new(PlanVerdict::Refuse, error_text(&collision));
     }
     match context.request.existing_policy {
-        ExistingObjectPolicy::Update => Finding::new(
+        ExistingResourcePolicy::Update => Finding::new(
             PlanVerdict::Update,
             format!(
                 "the item would replace {conflicting_item}, which is restored under the same name"
             ),
         ),
-        ExistingObjectPolicy::Unset | ExistingObjectPolicy::Keep => Finding::new(
+        ExistingResourcePolicy::Unset | ExistingResourcePolicy::Keep => Finding::new(
             PlanVerdict::Skip,
             format!("{conflicting_item} is restored under the same name and would be kept"),
         ),

@@ -30,11 +30,11 @@ use super::order::Priorities;
 use super::request::{self, ALLOW_DAMAGED_ARCHIVE};
 use super::unpack::UnpackLimits;
 use super::volume::NoReporter;
-use super::{Fatal, Options, Progress, RestoreOutcome, Run, finalize, run};
+use super::{FatalError, Options, Progress, RestoreOutcome, Run, finalize, run};
 use crate::action::NamedAction;
 use crate::cluster::{self, Cluster, Delegate, Discovery, Error, Fake};
 use crate::item::Object;
-use crate::journal::{InMemory, Recovered};
+use crate::journal::{InMemory, RecoveredRun};
 use crate::resource::{GroupResource, Resource};
 use crate::snapshotter::NoSnapshotters;
 use crate::testing::ValidRestore;
@@ -149,7 +149,7 @@ impl RestoreFixture {
             options,
             progress: Arc::clone(&self.progress),
             journal: Arc::new(InMemory::default()),
-            recovered: Recovered::default(),
+            recovered: RecoveredRun::default(),
             stop: CancellationToken::new(),
             cancel: self.cancel.clone(),
         };

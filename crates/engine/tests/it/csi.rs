@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_engine::backup::csi::{self, Discarded, SnapshotApi};
+use bowline_engine::backup::csi::{self, DiscardResult, SnapshotApi};
 use bowline_engine::backup::{finalize, replace};
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
 use bowline_engine::journal::{JournalEntry, recover};
@@ -284,7 +284,7 @@ async fn retained_snapshot_outlives_its_objects_and_discarded_one_does_not() {
     let (a, b) = (&snapshots[..1], &snapshots[1..]);
     let of_another = RunRef { uid: "another", ..BACKUP };
     let reach = SnapshotApi::discover(&*bench.cluster, of_another).await.unwrap().unwrap();
-    let Discarded { undeleted, not_found } = csi::discard(&reach, &snapshots).await;
+    let DiscardResult { undeleted, not_found } = csi::discard(&reach, &snapshots).await;
     assert_eq!((undeleted.len(), not_found.len()), (0, 2), "{not_found:?}");
     assert_eq!(bench.snapshots().len(), 2, "those of another backup are not touched");
     assert!(resources.resolve(SNAPSHOTS).is_some());
@@ -489,7 +489,7 @@ async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
     assert_eq!(handles.len(), 2);
     let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&run.outcome.csi_snapshots);
-    let Discarded { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
+    let DiscardResult { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
     assert!(
         undeleted.len() == 1 && undeleted[0].1.contains("other snapshots are kept"),
         "{undeleted:?}"
@@ -521,7 +521,7 @@ async fn unreferenced_group_is_deleted_completely() {
     assert_eq!((bench.count(GROUPS), bench.count(SNAPSHOTS)), (1, 2));
     let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&again.outcome.csi_snapshots);
-    assert_eq!(csi::discard(&reach, &targets).await, Discarded::default());
+    assert_eq!(csi::discard(&reach, &targets).await, DiscardResult::default());
     for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
         assert_eq!(bench.count(plural), 0, "{plural}");
     }

@@ -118,6 +118,6 @@ async fn terminating_namespace_does_not_delay_a_stop() {
     };
     let both = futures::future::join(restored, stopped);
     let (restored, ()) = tokio::time::timeout(Duration::from_mins(1), both).await.unwrap();
-    assert!(matches!(restored.fatal, Some(restore::Fatal::Stopped)), "{:?}", restored.fatal);
+    assert!(matches!(restored.fatal, Some(restore::FatalError::Stopped)), "{:?}", restored.fatal);
     assert_eq!(fake.creations(), []);
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_engine::cluster::{Error as ClusterError, Fake};
-use bowline_engine::journal::{InMemory, JournalEntry, Recovered, recover};
+use bowline_engine::journal::{InMemory, JournalEntry, RecoveredRun, recover};
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Request};
 use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_engine::restore::volume::{
     ByteProgress, ProgressReportError, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
 };
-use bowline_engine::restore::{self, Fatal, Options, Progress, RestoreOutcome, Run};
+use bowline_engine::restore::{self, FatalError, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_engine::testing::{CompleteSnapshotter, PartialSnapshotter, ValidRestore, archive};
 use bowline_plugin::{Code, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo};
@@ -219,7 +219,7 @@ struct World {
     allow_empty: bool,
     /// When the restore began. A process that carries it on did not begin it.
     started: Timestamp,
-    recovered: Recovered,
+    recovered: RecoveredRun,
     stop: CancellationToken,
     cancel: CancellationToken,
 }
@@ -296,7 +296,7 @@ impl World {
             spec: json!({}),
             allow_empty: false,
             started: Timestamp::now(),
-            recovered: Recovered::default(),
+            recovered: RecoveredRun::default(),
             stop: CancellationToken::new(),
             cancel: CancellationToken::new(),
         }
@@ -744,7 +744,7 @@ async fn canceled_restore_cancels_the_plugin_and_reports_leftovers() {
             world.cancel.cancel();
         };
         let (outcome, ()) = tokio::join!(world.restore(), cancel);
-        assert!(matches!(outcome.restored.fatal, Some(Fatal::Canceled)));
+        assert!(matches!(outcome.restored.fatal, Some(FatalError::Canceled)));
         assert_eq!(*world.disk.canceled.borrow(), ["snap-1"]);
         assert_eq!(outcome.volume("pv-1").is_some(), is_made, "{reason}");
         assert_eq!(outcome.claim("shop", "data-1"), None, "nothing new is begun");
@@ -783,7 +783,7 @@ async fn shutdown_waits_briefly_and_the_next_server_resumes() {
             world.stop.cancel();
         };
         let (outcome, ()) = tokio::join!(world.restore(), stop);
-        assert!(matches!(outcome.restored.fatal, Some(Fatal::Stopped)));
+        assert!(matches!(outcome.restored.fatal, Some(FatalError::Stopped)));
         assert!(outcome.elapsed < 35 * SECOND, "{:?}", outcome.elapsed);
         assert_eq!(outcome.volume("pv-1").is_some(), is_made);
         let ends = world.reporter.lines().len() - 1;
@@ -928,7 +928,7 @@ async fn unreferenced_volume_is_reported() {
     let world = World { fake: Arc::new(Fake::usual()), ..world.next(Disk::good(), 2) };
     world.cancel.cancel();
     let outcome = world.restore().await;
-    assert!(matches!(outcome.restored.fatal, Some(Fatal::Canceled)));
+    assert!(matches!(outcome.restored.fatal, Some(FatalError::Canceled)));
     let expected = "persistentvolumes/pv-1: plugin example.io/disk created volume vol-1 from \
                     snapshot snap-1; the volume is left over unless a PersistentVolume refers to it";
     assert_eq!(outcome.warnings(), [expected]);

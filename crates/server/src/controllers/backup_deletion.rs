@@ -40,7 +40,7 @@ use bowline_engine::delete::{
     self, Deadlines, DeletionFacts, DeletionJob, DeletionPlan, DeletionResult, DeletionVerdict,
     FileOwnership, InventoryError, OpenSnapshotters, Scope, SharedSnapshot,
 };
-use bowline_engine::failpoint::{self, Point};
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_engine::restore::download::DownloadError;
 use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
@@ -331,7 +331,7 @@ impl Controller {
         match self.delete_contents(&prepared).await? {
             DeletionResult::Done => {
                 patch::delete_by_uid(&context.api(), &prepared.backup).await?;
-                failpoint::hit(Point::BackupRemoved);
+                failpoint::hit(Failpoint::BackupRemoved);
                 tracing::info!("backup deleted");
                 context.metrics.count_deletion(&schedule, Deletion::Success);
                 self.delete_requests(request, uid.as_deref()).await

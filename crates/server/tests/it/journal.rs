@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry, Pod, recover};
 use bowline_engine::phase::Stage;
-use bowline_server::journal::{ConfigMapJournal, Error, Orphan, orphans};
+use bowline_server::journal::{ConfigMapJournal, Error, JournalId, ListedJournal, list_journals};
 use bowline_store::name::RunUid;
 use futures::future::join_all;
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -261,24 +261,29 @@ async fn orphaned_journals_are_listed_read_and_removed() {
     // What is nobody's journal does not keep the others from being found.
     let labels = json!({"bowline.io/journal": "Not_a_uid"});
     world.create::<ConfigMap>(json!({"metadata": {"name": "a", "labels": labels}})).await;
-    let live = BTreeSet::from([UID.to_owned()]);
-    let find = || orphans(world.client.clone(), &world.namespace, &live);
-    let found = find().await.unwrap();
-    let expected = Orphan {
-        run: deleted_run,
-        kind: "Restore".to_owned(),
-        name: "some-run".to_owned(),
+    let find = || async {
+        let mut all = list_journals(world.client.clone(), &world.namespace).await.unwrap();
+        assert_eq!(all.iter().filter(|journal| journal.id.run == uid()).count(), 1, "{all:?}");
+        all.retain(|journal| journal.id.run != uid());
+        all
+    };
+    let found = find().await;
+    let id =
+        JournalId { run: deleted_run, kind: "Restore".to_owned(), name: "some-run".to_owned() };
+    let expected = ListedJournal {
+        id,
         location: Some("bucket-1".to_owned()),
         bucket: Some("aws:/b/".to_owned()),
+        fingerprint: found[0].fingerprint,
     };
     assert_eq!(found, [expected]);
-    let Orphan { run, kind, name, .. } = &found[0];
+    let JournalId { run, kind, name } = &found[0].id;
     let opened =
         ConfigMapJournal::open(world.client.clone(), &world.namespace, run, kind, name).await;
     let (journal, records) = opened.unwrap();
     assert_eq!(blocks(&records), [7]);
     journal.remove().await.unwrap();
-    assert!(find().await.unwrap().is_empty());
+    assert!(find().await.is_empty());
     assert_eq!(
         blocks(&open_as(&world, world.client.clone(), "some-run").await.unwrap().1),
         [7],
@@ -288,20 +293,20 @@ async fn orphaned_journals_are_listed_read_and_removed() {
 
 #[tokio::test]
 async fn run_that_ends_without_its_bucket_reports_it_even_if_its_journal_is_unwritable() {
-    let world = World::without_server("journal-abandoned").await;
+    let world = World::without_server("journal-ended_without_bucket").await;
     let (journal, _) = open(&world).await;
     journal.append(&record(0)).await.unwrap();
     open(&world).await;
     journal.append(&record(1)).await.expect_err("somebody else has opened it");
-    journal.abandon(Stage::Finalizing).await.unwrap();
+    journal.end_without_bucket(Stage::Finalizing).await.unwrap();
     let (journal, records) = open(&world).await;
     let (marks, written) = records.split_at(1);
     assert_eq!(blocks(written), [0]);
-    assert_eq!(recover(marks.to_vec()).abandoned, Some(Stage::Finalizing));
-    journal.abandon(Stage::Waiting).await.unwrap();
+    assert_eq!(recover(marks.to_vec()).ended_without_bucket, Some(Stage::Finalizing));
+    journal.end_without_bucket(Stage::Waiting).await.unwrap();
     let records = open(&world).await.1;
     assert_eq!(
-        recover(records).abandoned,
+        recover(records).ended_without_bucket,
         Some(Stage::Waiting),
         "the entry that was appended counts"
     );

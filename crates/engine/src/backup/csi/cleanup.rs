@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::operation::record::RunRef;
 use crate::resource::Resources;
 
-use super::retention::{self, Discarded, SnapshotApi, Target};
+use super::retention::{self, DiscardResult, SnapshotApi, Target};
 use super::{CsiSnapshotRecord, is_csi_operation};
 
 const NOT_REFERENCED: &str = "no item in the backup references it";
@@ -38,13 +38,14 @@ pub(in crate::backup) async fn discard_unreferenced(
     if targets.is_empty() {
         return;
     }
-    let Discarded { undeleted, not_found } =
-        if let Some(api) = SnapshotApi::new(cluster, resources, backup) {
-            retention::discard(&api, &targets).await
-        } else {
-            let not_served = |target: &Target| (target.clone(), API_NOT_SERVED.to_owned());
-            Discarded { undeleted: Vec::new(), not_found: targets.iter().map(not_served).collect() }
-        };
+    let DiscardResult { undeleted, not_found } = if let Some(api) =
+        SnapshotApi::new(cluster, resources, backup)
+    {
+        retention::discard(&api, &targets).await
+    } else {
+        let not_served = |target: &Target| (target.clone(), API_NOT_SERVED.to_owned());
+        DiscardResult { undeleted: Vec::new(), not_found: targets.iter().map(not_served).collect() }
+    };
     let find = |all: &[(Target, String)], target: &Target| {
         let found = all.iter().find(|(one, _)| one == target);
         found.map(|(_, reason)| reason.clone())

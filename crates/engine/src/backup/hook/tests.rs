@@ -286,7 +286,8 @@ async fn run(spec: Value, script: Script) -> HookRunResult {
 /// Thaws the pod, once.
 async fn thaw(fake: &Fake, plan: &Plan, report: &Report, tally: &Tally) {
     let pod = pod();
-    let remaining = Thaw::new(&pod, plan).run(HookContext { cluster: fake, report, tally }).await;
+    let remaining =
+        PodThaw::new(&pod, plan).run(HookContext { cluster: fake, report, tally }).await;
     assert!(remaining.is_none(), "everything was heard of");
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Inclusion, ItemOrigin, ItemSource, Sink};
 use crate::backup::Context;
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::{InvalidObject, Object, is_name};
 use crate::operation::{Kind, Operation};
 use crate::selection::Action;
@@ -65,7 +65,7 @@ pub(super) async fn run_actions(
         let parent = parent.get_or_insert_with(|| Arc::new(id.clone()));
         let is_of_plugin = place >= context.built_in_item_actions;
         if is_of_plugin {
-            failpoint::hit(Point::Execute);
+            failpoint::hit(Failpoint::Execute);
         }
         let executing = action.plugin.execute(&object.item, &context.request.backup);
         let mut executed = context.unless_canceled(executing).await;
@@ -76,7 +76,7 @@ pub(super) async fn run_actions(
                 }
                 executed => executed,
             };
-            failpoint::hit(Point::Executed);
+            failpoint::hit(Failpoint::Executed);
         }
         let BackupOutput { item, additional_items, operation, post_operation_items } =
             match executed {
@@ -243,7 +243,7 @@ fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
         return Ok(object);
     }
     tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored: only \
-                                         plugin actions may set it");
+                                         plugin actions may set it: only plugin actions may set it");
     Object::new(&object.resource, Item::from_value(&value)?)
 }
 

@@ -96,7 +96,7 @@ impl<'a> Sink<'a> {
 
     /// The sink, with items to defer.
     #[must_use]
-    pub(in crate::backup) fn deferring(self, ids: HashSet<ResourceIdentifier>) -> Self {
+    pub(in crate::backup) fn with_deferred(self, ids: HashSet<ResourceIdentifier>) -> Self {
         Self { deferred: Mutex::new(DeferredItems { ids, waiting: Vec::new() }), ..self }
     }
 

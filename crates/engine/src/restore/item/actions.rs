@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::super::item_journal::{ActionsOutcome, ActionsRecord, StoredItemError};
 use super::super::reset;
 use super::{ItemRestore, SkipReason, visit_additional_item};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::journal::{self, Intent};
 use crate::operation::{Kind, Operation};
@@ -141,11 +141,11 @@ impl ItemRestore<'_> {
         drop(value);
         for action in selecting() {
             if action.begins_operations {
-                failpoint::hit(Point::Execute);
+                failpoint::hit(Failpoint::Execute);
             }
             let executed = self.execute(action, &item, &object.item).await;
             if action.begins_operations {
-                failpoint::hit(Point::Executed);
+                failpoint::hit(Failpoint::Executed);
             }
             let output = executed
                 .map_err(|source| ActionsError::Execute { action: action.name.clone(), source })?;

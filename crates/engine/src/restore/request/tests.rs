@@ -50,7 +50,7 @@ fn restore() -> Restore {
     restore
 }
 
-fn prepared(change: impl FnOnce(&mut Restore, &mut Facts)) -> Prepared {
+fn prepared(change: impl FnOnce(&mut Restore, &mut Facts)) -> PreparedRestore {
     let (mut restore, mut facts) = (restore(), facts());
     change(&mut restore, &mut facts);
     prepare(&restore, &facts, &Defaults::default(), now())
@@ -114,7 +114,7 @@ fn defaults_are_filled_in() {
     assert_eq!(request.backup_name.as_str(), "b");
     assert_eq!(request.namespace, "velero");
     assert_eq!(*request.restore, prepared.restore);
-    assert_eq!(request.existing_policy, ExistingObjectPolicy::Unset);
+    assert_eq!(request.existing_policy, ExistingResourcePolicy::Unset);
     assert!(request.volumes.restore_pvs && !request.volumes.allow_empty);
     assert!(!request.preserve_node_ports && request.modifiers.is_none());
     assert_eq!(request.timeouts.item_operation, time::Duration::from_hours(4));
@@ -134,7 +134,7 @@ fn explicit_settings_are_kept() {
         spec.included_namespaces = texts(&["a*"]);
         spec.included_resources = texts(&["po"]);
         spec.namespace_mapping = BTreeMap::from([("a".into(), "b".into())]);
-        spec.existing_resource_policy = Some(ExistingResourcePolicy::Update);
+        spec.existing_resource_policy = Some(restore::ExistingResourcePolicy::Update);
         spec.item_operation_timeout = Duration::from_seconds(60);
         spec.or_label_selectors = vec![LabelSelector::default(); 2];
         spec.restore_status = Some(RestoreStatusSpec {
@@ -153,7 +153,7 @@ fn explicit_settings_are_kept() {
     let request = request.outcome.unwrap();
     assert!(!request.volumes.restore_pvs && request.volumes.allow_empty);
     assert!(request.preserve_node_ports && request.modifiers.is_some());
-    assert_eq!(request.existing_policy, ExistingObjectPolicy::Update);
+    assert_eq!(request.existing_policy, ExistingResourcePolicy::Update);
     assert_eq!(request.timeouts.item_operation, time::Duration::from_mins(1));
     assert_eq!(request.filter.namespaces.included, globs(&["a*"]));
     assert_eq!(request.filter.kinds.included, globs(&["po"]));
@@ -258,7 +258,7 @@ fn each_broken_rule_has_its_message() {
         (
             |restore, _| {
                 restore.spec.existing_resource_policy =
-                    Some(ExistingResourcePolicy::Other("merge".into()));
+                    Some(restore::ExistingResourcePolicy::Other("merge".into()));
             },
             &["Invalid ExistingResourcePolicy: merge"],
         ),
@@ -318,7 +318,7 @@ fn each_broken_rule_has_its_message() {
             |restore, facts| {
                 restore.spec.included_namespaces = texts(&["a("]);
                 restore.spec.existing_resource_policy =
-                    Some(ExistingResourcePolicy::Other("x".into()));
+                    Some(restore::ExistingResourcePolicy::Other("x".into()));
                 facts.location = Lookup::Missing;
             },
             &[

@@ -39,7 +39,7 @@ async fn damaged_archive_is_refused_unless_allowed() {
         let mut fixture = RestoreFixture { archive, counted: 9, ..RestoreFixture::new(&[]) };
         let restored = fixture.run().await;
         let fatal = restored.fatal.as_ref().expect(words);
-        assert!(matches!(fatal, Fatal::Damaged { .. }), "{fatal:?}");
+        assert!(matches!(fatal, FatalError::Damaged { .. }), "{fatal:?}");
         let reason = fatal.error_chain();
         assert!(reason.contains(words) && reason.contains("--allow-damaged-archive"), "{reason}");
         assert!(reason.len() < 1000, "{reason}");
@@ -123,7 +123,7 @@ async fn canceled_restore_reports_the_total_items() {
         }
     })];
     let restored = fixture.run().await;
-    assert!(matches!(restored.fatal, Some(Fatal::Canceled)), "{:?}", restored.fatal);
+    assert!(matches!(restored.fatal, Some(FatalError::Canceled)), "{:?}", restored.fatal);
     let status = finalize::status(&Restore::default(), &restored).progress.unwrap();
     assert_eq!(status.total_items, 12);
     assert!(status.items_restored < 12, "{status:?}");

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 
 use super::CleanupError;
 use crate::controllers::lookup::{OpenError, bucket_identity, lookup, open};
-use crate::journal::Orphan;
+use crate::journal::ListedJournal;
 use crate::server::Context;
 
 /// Bucket of the run of a journal.
@@ -42,7 +42,11 @@ pub(super) enum UnknownBucket {
     Moved { location: String, used: String, now: String },
 }
 
-pub(super) async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
+pub(super) async fn open_bucket(
+    context: &Context,
+    journal: &ListedJournal,
+    name: &str,
+) -> RunBucket {
     let gone = || RunBucket::Unknown(UnknownBucket::LocationGone);
     if name.is_empty() {
         return gone();

@@ -192,7 +192,7 @@ async fn backup_that_another_server_was_ending_is_not_resumed() {
         (trial.world.client.clone(), RunUid::new(backup.uid().unwrap()).unwrap());
     let opened =
         ConfigMapJournal::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
-    opened.unwrap().0.abandon(Stage::Waiting).await.unwrap();
+    opened.unwrap().0.end_without_bucket(Stage::Waiting).await.unwrap();
     start_server(&mut trial);
     let status = trial.ended("b").await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
