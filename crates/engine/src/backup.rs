@@ -167,7 +167,7 @@ pub enum FatalError {
     #[error("cannot list namespaces")]
     Namespaces(#[source] crate::cluster::Error),
     /// The scratch folder cannot be used.
-    #[error("cannot use the scratch folder")]
+    #[error("cannot use the scratch directory")]
     Scratch(#[source] io::Error),
     /// The archive could not be written.
     #[error("cannot write the archive")]

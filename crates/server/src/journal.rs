@@ -142,7 +142,7 @@ impl ConfigMapJournal {
     pub async fn end_without_bucket(&self, stage: Stage) -> Result<(), Error> {
         let record = JournalEntry::EndedWithoutBucket { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
-        tracing::warn!("{error}; the first page is marked instead");
+        tracing::warn!("{error}; marking the first page of the journal instead");
         let page = self.id.page_name(0);
         let mark = json!({ "metadata": { "annotations": { page::ENDED_WITHOUT_BUCKET: stage } } });
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);

@@ -110,7 +110,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// Unusable directory.
-    #[error("cannot use the folder {}", path.display())]
+    #[error("cannot use the directory {}", path.display())]
     Folder {
         /// Path of the directory.
         path: PathBuf,

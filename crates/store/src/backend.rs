@@ -122,7 +122,8 @@ pub async fn open(
             }
             None => Err(Error::new(
                 Code::FailedPrecondition,
-                "this server has no filesystem locations; start it with `--filesystem-root`",
+                "`filesystem` locations are disabled; hint: start the server with \
+                 `--filesystem-root`",
             )),
         },
         _ => Err(Error::new(

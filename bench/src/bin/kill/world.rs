@@ -105,9 +105,9 @@ impl World {
         let bucket = s3.create_bucket(BUCKET).context("cannot make a bucket")?;
         let address = s3.url().trim_start_matches("http://").parse();
         let gate = ConnectionGate::open_to(address.context("the bucket has no address")?).await?;
-        let folder = bed.subdir("kill").context("cannot make a folder")?;
+        let folder = bed.subdir("kill").context("cannot make a directory")?;
         for name in ["plugins", "scratch", "state"] {
-            std::fs::create_dir_all(folder.join(name)).context("cannot make a folder")?;
+            std::fs::create_dir_all(folder.join(name)).context("cannot make a directory")?;
         }
         let plugin = fixture::rust_plugins().await?;
         std::os::unix::fs::symlink(plugin, folder.join("plugins/fixture"))

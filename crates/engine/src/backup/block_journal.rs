@@ -151,8 +151,8 @@ pub(super) async fn begin_block(
                 (is_in_journal, start_intents) = (false, IntentsInJournal::default());
                 if !context.journal_unavailable.swap(true, Ordering::Relaxed) {
                     let text = format!(
-                        "{error}; items are backed up nevertheless, and if the server restarts \
-                         now, plugins process them again"
+                        "{error}; the backup continues; after a restart, plugins may process these \
+                         items again"
                     );
                     context.report.warn(ReportSubject::Run, text);
                 }

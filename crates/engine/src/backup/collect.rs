@@ -193,7 +193,7 @@ pub(super) fn report_unreadable_spool(
     id: &ResourceIdentifier,
     error: &std::io::Error,
 ) {
-    let text = format!("the item cannot be read from the scratch folder: {error}");
+    let text = format!("the item cannot be read from the scratch directory: {error}");
     context.report.error(id, text);
 }
 
@@ -310,7 +310,7 @@ async fn visit_or_spool(
             spooled.lock().push(spooled_item);
         }
         Err(error) => {
-            let text = format!("the item cannot be written to the scratch folder: {error}");
+            let text = format!("the item cannot be written to the scratch directory: {error}");
             context.report.error(&object.id(), text);
         }
     }

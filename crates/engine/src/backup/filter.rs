@@ -112,11 +112,12 @@ fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
     };
     let warnings = included.into_iter().filter(|glob| glob.is_literal()).filter_map(|glob| {
         match resources.resolve(glob.as_str()) {
-            None => Some(format!("the cluster has no resource {glob}: no such items are in the backup")),
-            Some(resource) if REQUESTS.contains(&resource.id.to_string().as_str()) => Some(format!(
-                "{glob} are requests to the backup server, which are never stored: none of them \
-                 is in the backup"
+            None => Some(format!(
+                "the cluster does not serve resource {glob}; the backup contains none"
             )),
+            Some(resource) if REQUESTS.contains(&resource.id.to_string().as_str()) => {
+                Some(format!("backups never include {glob} (requests to the server)"))
+            }
             Some(_) => None,
         }
     });

@@ -165,8 +165,8 @@ async fn replace(
 
 async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion, sink: &Sink<'_>) {
     let Some((resource, id)) = context.resolve(id) else {
-        let text = "an operation requested to store the item again, but the cluster does not serve its \
-             kind";
+        let text = "an operation requested to store the item again, but the cluster does not serve \
+                    its kind";
         context.report.error(id, text);
         return;
     };
@@ -178,7 +178,7 @@ async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion,
         // The earlier version stays.
         Ok(None) => tracing::info!(item = %id, "not stored again: the object no longer exists"),
         Err(error) => {
-            let text = format!("the item cannot be read to be stored again: {error}");
+            let text = format!("cannot read the item to back it up again: {error}");
             context.report.error(&id, text);
         }
     }

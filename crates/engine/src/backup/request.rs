@@ -338,8 +338,8 @@ fn with_policy(kinds: Kinds, policies: Option<&Policies>, errors: &mut Vec<Strin
 fn check_data_mover(spec: &BackupSpec, errors: &mut Vec<String>) {
     if spec.snapshot_move_data == Some(true) {
         errors.push(
-            "snapshotMoveData is not supported: this version has no data mover, and the data \
-             would stay in snapshots. Set snapshotMoveData to false to keep it there"
+            "snapshotMoveData is not supported (no data mover); hint: set it to false to keep the \
+             data in snapshots"
                 .to_owned(),
         );
     }

@@ -362,7 +362,7 @@ enum PluginCreateError {
     #[error(transparent)]
     Plugin(#[from] Error),
     #[error(
-        "the plugin has not answered within {} s, and pods stay frozen until it answers; if the \
+        "the plugin did not answer within {} s while pods were frozen, so they are thawed; if the \
          plugin needs longer, increase --freeze-timeout of the server", .0.as_secs()
     )]
     FreezeTimeout(Duration),
@@ -411,7 +411,7 @@ async fn create(
         && (ready.snapshotter.is_v2 || error.is_undelivered())
         && !context.is_aborted()
     {
-        tracing::info!(volume, "requesting the snapshot again: {error}");
+        tracing::info!(volume, "retrying CreateSnapshot: {error}");
         answer = request_snapshot().await;
     }
     match (answer, window) {

@@ -28,7 +28,7 @@ pub enum UploadError {
     #[error(transparent)]
     Store(#[from] Error),
     /// The archive could not be kept on disk meanwhile.
-    #[error("the archive cannot be written to the scratch folder")]
+    #[error("the archive cannot be written to the scratch directory")]
     Scratch(#[source] io::Error),
 }
 

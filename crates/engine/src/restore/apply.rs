@@ -51,7 +51,7 @@ pub(super) enum ApplyError {
     ClaimCollision(String),
     #[error("the labels of the existing object could not be updated")]
     PatchLabels(#[source] Error),
-    #[error("the definition was created, but its kind is not served after {} s", .0.as_secs())]
+    #[error("the CustomResourceDefinition was created, but its kind is not served after {} s", .0.as_secs())]
     NotServed(Duration),
 }
 

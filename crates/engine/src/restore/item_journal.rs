@@ -308,8 +308,8 @@ pub(super) fn replay(context: &Context, recovered: &RecoveredRun) {
     {
         let id: ResourceIdentifier = item.clone().into();
         let text = format!(
-            "the server stopped while plugin {plugin} processed this item, and the plugin \
-             processes the item again; results of the first call may be left over"
+            "the server stopped while plugin {plugin} processed this item, and the plugin is \
+             called again; results of the first call may be left over"
         );
         context.report.warn(&id, text);
     }

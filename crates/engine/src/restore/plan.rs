@@ -302,7 +302,7 @@ impl Planner {
         let is_served =
             stored.is_none_or(|stored| served_api.versions.choose(&kind, stored).is_ok());
         if !is_served && self.findings.lock().planned.defines(&kind) {
-            let reason = "the kind is not served before its definition is restored";
+            let reason = "the kind is not served before its CustomResourceDefinition is restored";
             return Finding::new(PlanVerdict::NotValidated, reason);
         }
         Finding::new(PlanVerdict::Refuse, error)
@@ -423,8 +423,8 @@ impl Planner {
                 return Finding::new(PlanVerdict::Skip, "the object exists and is identical");
             }
             Decision::Same { labels: Some(_) } => {
-                let reason = "the object exists and is identical; only the labels of the restore would be \
-                     added";
+                let reason = "the object exists and is identical; only the labels of the restore \
+                              would be added";
                 return Finding::new(PlanVerdict::Skip, reason);
             }
             Decision::Keep(fields) => {

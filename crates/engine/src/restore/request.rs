@@ -168,8 +168,9 @@ impl Request {
         let names = contents.namespaces();
         let mut selected = select_namespaces(&self.filter.namespaces, &names);
         let unknown = self.namespace_mapping.keys().filter(|from| !names.contains(&from.as_str()));
-        let warning =
-            |from: &String| format!("the backup has nothing in namespace {from}, which is mapped");
+        let warning = |from: &String| {
+            format!("namespace {from} in namespaceMapping has no items in the backup")
+        };
         selected.warnings.extend(unknown.map(warning));
         selected
     }
@@ -451,7 +452,7 @@ fn select_namespaces(lists: &filter::Lists, names: &[&str]) -> SelectedNamespace
     SelectedNamespaces {
         names: names.iter().filter(is_selected).map(ToString::to_string).collect(),
         warnings: missing
-            .map(|glob| format!("the backup has nothing in namespace {glob}, which is included"))
+            .map(|glob| format!("included namespace {glob} has no items in the backup"))
             .collect(),
     }
 }

@@ -21,7 +21,7 @@ use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -31,9 +31,7 @@ use super::request::{self, ALLOW_DAMAGED_ARCHIVE};
 use super::volume::NoReporter;
 use super::{FatalError, Options, Progress, RestoreOutcome, Run, finalize, run};
 use crate::action::NamedAction;
-use crate::cluster::{
-    self, Cluster, Discovery, Error, Exec, ExecOutcome, Fake, Query, Subresource, WatchEvent,
-};
+use crate::cluster::{self, Cluster, Delegate, Discovery, Error, Fake};
 use crate::item::Object;
 use crate::journal::{InMemory, RecoveredRun};
 use crate::resource::{GroupResource, Resource};

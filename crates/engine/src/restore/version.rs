@@ -34,11 +34,11 @@ pub struct ChosenVersion {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
     /// The resource is not served in any version.
-    #[error("the cluster does not serve {0}: is its definition missing?")]
+    #[error("the cluster does not serve {0}; its CustomResourceDefinition may be missing")]
     Resource(GroupResource),
     /// The resource is not served in any of the stored versions.
     #[error(
-        "the cluster does not serve {resource} in {}, in which the backup has it, but only in {}",
+        "the backup contains {resource} in {}, and the cluster serves it only in {}",
         stored.join(", "),
         served.join(", ")
     )]
@@ -185,14 +185,14 @@ mod tests {
                 plain,
                 &["v3", "v2"],
                 Err(
-                    "the cluster does not serve widgets.example.io in v1, in which the backup has \
-                     it, but only in v3, v2",
+                    "the backup contains widgets.example.io in v1, and the cluster serves it only in v3, v2",
                 ),
             ),
             (
                 plain,
                 &[],
-                Err("the cluster does not serve widgets.example.io: is its definition missing?"),
+                Err("the cluster does not serve widgets.example.io; its CustomResourceDefinition \
+                     may be missing"),
             ),
         ] {
             let contents = archive(folders);

@@ -9,13 +9,13 @@ use serde::Deserialize;
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     /// Not JSON.
-    #[error("not the JSON of an object: {0}")]
+    #[error("not a JSON object: {0}")]
     Json(serde_json::Error),
     /// An object without a kind.
-    #[error("an object without a kind")]
+    #[error("the object has no kind")]
     NoKind,
     /// An object with this namespace and name.
-    #[error("the object {0:?}, which is another one")]
+    #[error("contains object {0:?} instead")]
     Other(String),
     /// An object with this nesting depth.
     #[error("nested {0} levels deep, which no API server accepts")]

@@ -13,7 +13,7 @@ pub enum ReadError {
     #[error("the item is not in the backup")]
     Missing,
     /// The temporary file could not be read.
-    #[error("the item cannot be read from the scratch folder: {0}")]
+    #[error("the item cannot be read from the scratch directory: {0}")]
     Scratch(#[from] io::Error),
     /// The item is not a valid object.
     #[error("the file of the item in the backup is not an object: {0}")]
@@ -27,7 +27,7 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The temporary file could not be written.
-    #[error("cannot use the scratch folder: {0}")]
+    #[error("cannot use the scratch directory: {0}")]
     Scratch(io::Error),
     /// The archive exceeds a limit.
     #[error("the archive is refused: {0}")]
@@ -102,7 +102,7 @@ pub enum Defect {
         limit: u64,
     },
     /// Two versions of a kind say that they are the preferred one.
-    #[error("{path}: the preferred version is {preferred} already")]
+    #[error("{path}: conflicts with preferred version {preferred}")]
     PreferredVersion {
         /// The path.
         path: String,

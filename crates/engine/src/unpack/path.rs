@@ -58,9 +58,9 @@ pub(super) fn parse(path: &str) -> Result<ArchiveEntry, BadPath> {
     }
     match parts.as_slice() {
         ["metadata", "version"] => Ok(ArchiveEntry::FormatVersion),
-        ["metadata", ..] => Err(Unknown("the file is not used")),
+        ["metadata", ..] => Err(Unknown("unknown metadata file")),
         ["resources", resource, rest @ ..] => item(resource, rest),
-        _ => Err(Unknown("the folder is not part of a backup")),
+        _ => Err(Unknown("unknown directory")),
     }
 }
 

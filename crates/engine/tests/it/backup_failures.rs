@@ -301,7 +301,7 @@ async fn item_that_crashes_a_plugin_fails_alone() {
     let warnings = run.warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     let warned = |name: &str| {
-        let words = [name, "test.io/does-configmaps", "may have been done twice"];
+        let words = [name, "test.io/does-configmaps", "may be duplicates"];
         warnings.iter().any(|warning| words.iter().all(|word| warning.contains(word)))
     };
     assert!(warned("configmaps/shop/bystander") && warned("killer"), "{warnings:?}");

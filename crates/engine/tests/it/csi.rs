@@ -387,7 +387,7 @@ async fn group_that_would_include_other_claims_is_not_created() {
     assert_eq!(run.errors(), [""; 0]);
     assert_eq!((run.outcome.csi_snapshots.len(), bench.count(GROUPS)), (2, 0));
     let warnings = run.warnings();
-    let warnings = warnings.iter().filter(|text| text.contains("have the same label: other"));
+    let warnings = warnings.iter().filter(|text| text.contains("now have its label: other"));
     assert_eq!(warnings.count(), 2, "{:?}", run.warnings());
 }
 

@@ -93,7 +93,7 @@ async fn unreferenced_snapshot_is_deleted_at_the_end() {
     let run = bench.run_backup().await;
     assert_eq!(run.errors(), [""; 0]);
     let warnings = run.warnings();
-    assert!(warnings[0].contains("is not kept: no item in the backup"), "{warnings:?}");
+    assert!(warnings[0].contains("is deleted: no item in the backup"), "{warnings:?}");
     // Its VolumeSnapshot has gone by itself, which proves nothing.
     assert!(
         warnings.len() == 2 && warnings[1].contains("VolumeSnapshot does not exist"),
@@ -109,7 +109,7 @@ async fn unreferenced_snapshot_is_deleted_at_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_group_is_deleted_and_retried_at_the_end() {
-    for (behaviour, looks) in [(DriverBehaviour::Failing, 3), (DriverBehaviour::Stuck, 5)] {
+    for (behaviour, reads) in [(DriverBehaviour::Failing, 3), (DriverBehaviour::Stuck, 5)] {
         let bench = CsiTest::grouped(with_groups(), true);
         bench.driver.set_behaviour("group", behaviour);
         let run = bench.run_backup().await;
@@ -120,7 +120,7 @@ async fn failed_group_is_deleted_and_retried_at_the_end() {
         }
         let gets = bench.cluster.gets();
         let gets = gets.iter().filter(|id| id.resource == "volumegroupsnapshots").count();
-        assert_eq!(gets, looks, "not for each claim");
+        assert_eq!(gets, reads, "not for each claim");
     }
 }
 

@@ -445,11 +445,11 @@ async fn plugin_that_hangs_during_a_freeze_is_given_up_and_its_snapshot_reclaime
     assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
     // If the server ends before that is in the journal, both are asked for again.
     let records = journal.records();
-    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::BlockStarted(begun) if !begun.intents.is_empty());
-    let begun = records.iter().position(is_begun).unwrap();
+    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::BlockStarted(started) if !started.intents.is_empty());
+    let started = records.iter().position(is_begun).unwrap();
     let ended =
         records.iter().position(|record| matches!(record, JournalEntry::BlockEnded(_))).unwrap();
-    for length in begun + 1..=ended {
+    for length in started + 1..=ended {
         let recovered = recover(records[..length].to_vec());
         assert_eq!(recovered.in_flight.len(), 2, "after {length} of {records:?}");
     }

@@ -110,9 +110,9 @@ enum PrepareError {
     OpenStore(#[source] OpenError),
     #[error(transparent)]
     ReadInventory(InventoryError),
-    #[error("the CSI snapshots of the backup are not known")]
+    #[error("cannot read the list of CSI snapshots of the backup")]
     ReadCsiInventory(#[source] DownloadError),
-    #[error("the objects that belong to the backup are not known")]
+    #[error("cannot list the objects that belong to the backup")]
     FindOwnedObjects(#[source] RefusedRequest),
     #[error(transparent)]
     Possessions(UnknownPossessions),

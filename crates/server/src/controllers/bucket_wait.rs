@@ -118,7 +118,7 @@ impl EndReason {
         match self {
             _ if failure.is_empty() => self.to_string(),
             Self::Canceled => {
-                format!("the files of the run in the bucket were not read: {failure}")
+                format!("cannot read the files of the run in the bucket: {failure}")
             }
             _ => format!("{self}: {failure}"),
         }
@@ -138,9 +138,9 @@ impl fmt::Display for EndReason {
                     "the server stopped {count} times in this stage (--run-attempts); giving up"
                 )
             }
-            Self::Interrupted => {
-                f.write_str("the server stopped while it ended the run without the bucket")
-            }
+            Self::Interrupted => f.write_str(
+                "the server restarted while it canceled the run; the bucket was unavailable",
+            ),
             Self::WriteRefused => f.write_str("the bucket refuses writes"),
         }
     }

@@ -138,7 +138,7 @@ impl From<CleanupError> for KeepReason {
 /// Reason why cleanup failed. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum CleanupError {
-    #[error("the API server refused")]
+    #[error("the API server rejected the request")]
     Api(#[from] kube::Error),
     #[error(transparent)]
     Journal(#[from] journal::Error),
@@ -293,8 +293,8 @@ fn report_kept(journal: &ListedJournal, reason: &KeepReason) {
     }
     tracing::error!(
         leftovers = leftovers.len(),
-        "cleanup will be retried; once the leftovers are gone by other means, delete the ConfigMaps with the label \
-         {}={run}",
+        "cleanup is retried; if you deleted the leftovers yourself, delete the ConfigMaps with the \
+         label {}={run}",
         label::JOURNAL
     );
 }

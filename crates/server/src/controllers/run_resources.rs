@@ -120,8 +120,8 @@ impl<'a> RunResources<'a> {
         if let Err(error) = self.saved_hooks(context).save(hooks).await {
             let error = status_message(&error);
             tracing::warn!(
-                "the hooks of the backup are not saved: {error}; if the Backup is deleted while \
-                 a pod is frozen, the pod is not thawed"
+                "cannot save the hooks of the backup: {error}; if the Backup is deleted while a \
+                 pod is frozen, the pod cannot be thawed"
             );
         }
     }
@@ -158,7 +158,10 @@ impl<'a> RunResources<'a> {
             tracing::warn!("pods were thawed, but the journal does not record it: {error}");
         }
         if let Some(error) = &outcome.error {
-            tracing::error!("{}; the backup continues without these pods", status_message(error));
+            tracing::error!(
+                "{}; the backup continues, and the server retries to thaw these pods",
+                status_message(error)
+            );
         }
     }
 

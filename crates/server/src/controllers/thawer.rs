@@ -275,8 +275,7 @@ enum HooksUnknown {
     #[error("the Backup was deleted, and its hooks cannot be read")]
     ReadSaved(#[source] SavedHooksError),
     #[error(
-        "the Backup was deleted and its hooks were not saved; thaw the pod manually, or delete \
-         it if it may restart"
+        "the Backup was deleted and its hooks were not saved; thaw the pod manually, or restart it"
     )]
     NotSaved,
 }

@@ -82,9 +82,7 @@ async fn list_once(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
         }
         let Ok(run) = RunUid::new(uid.clone()) else {
             let page = page.name_any();
-            tracing::warn!(
-                "ConfigMap {page} is labelled as the journal of {uid:?}, which is no uid"
-            );
+            tracing::warn!("ConfigMap {page} has the invalid run uid {uid:?} in its journal label");
             return Ok(());
         };
         let kind = value(page.labels(), label::RUN_KIND).unwrap_or_default();
@@ -98,7 +96,9 @@ async fn list_once(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
     for_each_listed(params, |params| async move { api.list_metadata(&params).await }, visit)
         .await?;
     if is_truncated {
-        tracing::error!("more than {MAX_JOURNALS} journals are in the namespace: some wait");
+        tracing::error!(
+            "more than {MAX_JOURNALS} journals in the namespace; cleanup processes the rest later"
+        );
     }
     let listed = |(journal, hasher): (ListedJournal, DefaultHasher)| ListedJournal {
         fingerprint: hasher.finish(),

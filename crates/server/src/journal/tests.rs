@@ -208,10 +208,7 @@ fn oversized_record_is_refused() {
     let fits = page::MAX_RECORD_BYTES - around;
     assert_eq!(page::encode(&long(fits)).unwrap().len(), page::MAX_RECORD_BYTES);
     let error = page::encode(&long(fits + 1)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "a record of 262145 bytes is too large: a journal takes 262144 at most"
-    );
+    assert_eq!(error.to_string(), "journal entry too large: 262145 bytes, limit 262144");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry, Pod, recover};
 use bowline_engine::phase::Stage;
 use bowline_server::journal::{ConfigMapJournal, Error, JournalId, ListedJournal, list_journals};
 use bowline_store::name::RunUid;
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use http::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
@@ -20,7 +18,6 @@ use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
-use tower_service::Service;
 
 use crate::bed::World;
 use crate::fault_injection;
@@ -43,7 +40,7 @@ fn large(block: u64, bytes: usize) -> JournalEntry {
 
 fn blocks(records: &[JournalEntry]) -> Vec<u64> {
     let block = |record: &JournalEntry| match record {
-        JournalEntry::BlockStarted(begun) => begun.block,
+        JournalEntry::BlockStarted(started) => started.block,
         other => panic!("{other:?}"),
     };
     records.iter().map(block).collect()
@@ -106,61 +103,45 @@ impl FaultyLine {
 
     fn client(self: &Arc<Self>, inner: Client) -> Client {
         let namespace = inner.default_namespace().to_owned();
-        Client::new(LineService { inner, line: Arc::clone(self) }, namespace)
+        let line = Arc::clone(self);
+        let service = tower::service_fn(move |request| {
+            let (inner, line) = (inner.clone(), Arc::clone(&line));
+            async move { line.send(&inner, request).await }
+        });
+        Client::new(service, namespace)
     }
 
     fn writes(&self) -> usize {
         self.writes.load(Ordering::SeqCst)
     }
-}
 
-#[derive(Clone)]
-struct LineService {
-    inner: Client,
-    line: Arc<FaultyLine>,
-}
-
-impl Service<Request<Body>> for LineService {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (inner, line) = (self.inner.clone(), Arc::clone(&self.line));
+    async fn send(&self, inner: &Client, request: Request<Body>) -> kube::Result<Response<Body>> {
         if request.method() == Method::GET {
-            return async move { inner.send(request).await }.boxed();
+            return inner.send(request).await;
         }
-        let outcome = (line.outcome)(line.writes.fetch_add(1, Ordering::SeqCst));
-        async move {
-            let mut answer = Response::new(Body::from(b"for this test".to_vec()));
-            match outcome {
-                WriteOutcome::Held => {
-                    line.write_held.notify_one();
-                    std::future::pending::<()>().await;
-                }
-                WriteOutcome::Lost(status) => *answer.status_mut() = status,
-                WriteOutcome::AnswerLost(status) => {
-                    let (_, body) = inner.send(request).await?.into_parts();
-                    body.collect_bytes().await?;
-                    *answer.status_mut() = status;
-                }
-                WriteOutcome::Passes => {
-                    let (head, body) = request.into_parts();
-                    let sent = body.collect_bytes().await?;
-                    let request = Request::from_parts(head, Body::from(sent.to_vec()));
-                    let (head, body) = inner.send(request).await?.into_parts();
-                    let came = body.collect_bytes().await?;
-                    *line.bytes.lock() = (sent.len(), came.len());
-                    answer = Response::from_parts(head, Body::from(came.to_vec()));
-                }
+        let mut answer = Response::new(Body::from(b"for this test".to_vec()));
+        match (self.outcome)(self.writes.fetch_add(1, Ordering::SeqCst)) {
+            WriteOutcome::Held => {
+                self.write_held.notify_one();
+                std::future::pending::<()>().await;
             }
-            Ok(answer)
+            WriteOutcome::Lost(status) => *answer.status_mut() = status,
+            WriteOutcome::AnswerLost(status) => {
+                let (_, body) = inner.send(request).await?.into_parts();
+                body.collect_bytes().await?;
+                *answer.status_mut() = status;
+            }
+            WriteOutcome::Passes => {
+                let (head, body) = request.into_parts();
+                let sent = body.collect_bytes().await?;
+                let request = Request::from_parts(head, Body::from(sent.to_vec()));
+                let (head, body) = inner.send(request).await?.into_parts();
+                let came = body.collect_bytes().await?;
+                *self.bytes.lock() = (sent.len(), came.len());
+                answer = Response::from_parts(head, Body::from(came.to_vec()));
+            }
         }
-        .boxed()
+        Ok(answer)
     }
 }
 
@@ -430,11 +411,11 @@ async fn earlier_opener_can_no_longer_write() {
     old.append(&record(0)).await.unwrap();
     // A page that comes late is not overlooked by whoever opened the journal before it came.
     let refused = early.append(&record(1)).await.unwrap_err().to_string();
-    assert!(refused.contains("belongs to another server"), "{refused}");
+    assert!(refused.contains("another server has taken over"), "{refused}");
     let (new, before) = open(&world).await;
     assert_eq!(blocks(&before), [0]);
     let refused = old.append(&record(2)).await.unwrap_err().to_string();
-    assert!(refused.contains("belongs to another server"), "{refused}");
+    assert!(refused.contains("another server has taken over"), "{refused}");
     new.append(&record(3)).await.unwrap();
     assert_eq!(blocks(&open(&world).await.1), [0, 3]);
 }

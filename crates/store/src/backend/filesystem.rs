@@ -241,11 +241,11 @@ impl ObjectStore for Filesystem {
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
         key_segments(key)?;
         let Some(downloads) = &self.options.downloads else {
-            return Err(Error::new(Code::FailedPrecondition, "this server serves no downloads"));
+            return Err(Error::new(Code::FailedPrecondition, "the server has no download address"));
         };
-        let expires = Timestamp::now()
-            .checked_add(ttl)
-            .map_err(|_| Error::new(Code::InvalidArgument, "a link cannot last that long"))?;
+        let expires = Timestamp::now().checked_add(ttl).map_err(|_| {
+            Error::new(Code::InvalidArgument, "the expiration time of the link is out of range")
+        })?;
         let grant = Grant { bucket: bucket.to_owned(), key: key.to_owned(), expires };
         let token = download::sign(&downloads.key, &grant);
         Ok(format!("{}/{token}", downloads.base_url.trim_end_matches('/')))

@@ -128,7 +128,8 @@ impl S3 {
         if connection.bucket == bucket {
             return Ok(connection);
         }
-        let message = format!("opened for bucket `{}`, asked for `{bucket}`", connection.bucket);
+        let message =
+            format!("the store was opened for bucket `{}`, not `{bucket}`", connection.bucket);
         Err(Error::new(Code::InvalidArgument, message))
     }
 
@@ -212,7 +213,7 @@ impl ObjectStore for S3 {
         let connection = self.connection_to(bucket)?;
         let Ok(path) = connection::path(key) else {
             return match key {
-                "" => Err(Error::new(Code::InvalidArgument, "there is no key")),
+                "" => Err(Error::new(Code::InvalidArgument, "the object key is empty")),
                 odd => connection.raw.delete_any_key(odd).await,
             };
         };

@@ -122,7 +122,7 @@ async fn missing_object_is_not_found(subject: &Subject) {
     assert!(subject.backend.object_exists(subject.bucket, "a/b").await.unwrap());
     assert!(
         !subject.backend.object_exists(subject.bucket, "a").await.unwrap(),
-        "a folder is no object"
+        "a directory is no object"
     );
     assert!(!subject.backend.object_exists(subject.bucket, "a/b/c").await.unwrap());
     subject.clear().await;
@@ -154,7 +154,7 @@ async fn deletes_objects(subject: &Subject) {
     subject.put("a/d", "x").await;
     subject.backend.delete_object(subject.bucket, "a/b/c").await.unwrap();
     assert!(!subject.backend.object_exists(subject.bucket, "a/b/c").await.unwrap());
-    assert_eq!(subject.prefixes("a/").await, Vec::<String>::new(), "no folder is left behind");
+    assert_eq!(subject.prefixes("a/").await, Vec::<String>::new(), "no directory is left behind");
     assert_eq!(subject.get("a/d").await, "x");
     subject
         .backend

@@ -92,7 +92,7 @@ impl<'a> BlockBuilder<'a> {
                 // Actions spell resources in various ways.
                 let Some((resource, id)) = self.context.resolve(&related.id) else {
                     let id = &related.id;
-                    let what = format!("names {id}, of a kind that the cluster does not serve");
+                    let what = format!("requested {id}, whose kind the cluster does not serve");
                     related.report_error(self.context, &object, &what);
                     continue;
                 };
@@ -237,7 +237,7 @@ async fn fetch(
             if related.is_of_plugin {
                 let action = &related.action;
                 let text =
-                    format!("the item block action {action} names {id}, which does not exist");
+                    format!("the ItemBlockAction {action} requested {id}, which does not exist");
                 context.report.warn(&of.id(), text);
             }
             None

@@ -36,7 +36,7 @@ pub(in crate::backup) async fn replay(context: &Context, recovery: &Recovery, ar
             if intent.csi.is_some() {
                 csi::reclaim(context, intent).await;
             } else {
-                warn_unfinished(&context.report, intent, "and the plugin processes the item again");
+                warn_unfinished(&context.report, intent, "and the plugin is called again");
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::resource::Resources;
 use super::retention::{self, DiscardResult, SnapshotApi, Target};
 use super::{CsiSnapshotRecord, is_csi_operation};
 
-const NOT_REFERENCED: &str = "no item in the backup refers to it";
+const NOT_REFERENCED: &str = "no item in the backup references it";
 const API_NOT_SERVED: &str = "the cluster no longer serves VolumeSnapshots";
 
 /// Deletes the snapshots of a backup that no operation waits for.
@@ -56,7 +56,7 @@ pub(in crate::backup) async fn discard_unreferenced(
         };
         let id = record.claim_id();
         if record.failure.is_none() {
-            let text = format!("snapshot {} is not kept: {NOT_REFERENCED}", record.handle);
+            let text = format!("snapshot {} is deleted: {NOT_REFERENCED}", record.handle);
             report.warn(&id, text);
             record.failure = Some(NOT_REFERENCED.to_owned());
         }
@@ -68,7 +68,8 @@ pub(in crate::backup) async fn discard_unreferenced(
             // The driver may still have the snapshot, and nothing else refers to it.
             (None, Some(missing)) if !record.handle.is_empty() => {
                 let text = format!(
-                    "snapshot {} could not be deleted: {missing}; the driver may still have it",
+                    "snapshot {} could not be deleted: {missing}; the snapshot may remain in \
+                     storage",
                     record.handle
                 );
                 report.warn(&id, text);

@@ -230,7 +230,7 @@ async fn discard(context: &Context, targets: &[Target]) -> Vec<Target> {
     };
     let mut undeleted = Vec::new();
     for (target, reason) in retention::discard(&api, targets).await.undeleted {
-        tracing::warn!("{target} of a failed snapshot could not be deleted yet: {reason}");
+        tracing::warn!("cannot delete {target} of a failed snapshot yet: {reason}");
         undeleted.push(target);
     }
     undeleted
@@ -269,8 +269,8 @@ async fn with_members(context: &Context, attempts: Vec<SnapshotAttempt>) -> Vec<
                 }
                 (Some(_), Some(other)) => {
                     record.failure = Some(format!(
-                        "the volume group has no snapshot of claim {other}, and a group is kept \
-                         as a whole or not at all"
+                        "the volume group has no snapshot of claim {other}, and Bowline keeps only \
+                         complete groups"
                     ));
                 }
                 (None, _) => {

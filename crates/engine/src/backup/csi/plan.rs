@@ -262,8 +262,8 @@ async fn plan_one(
     planned.warnings =
         choice.ignored.iter().map(|reason| format!("{reason}; {} is used", record.class)).collect();
     if context.request.snapshot_type(None) == SnapshotType::Cloud {
-        let text = "the snapshot stays with its CSI driver: CSI snapshots are not uploaded, although \
-                    the snapshot type is `cloud`";
+        let text = "the snapshot type `cloud` has no effect on CSI snapshots, which stay with \
+                    their driver";
         planned.warnings.push(text.to_owned());
     }
     let (backup, uid) = (context.request.name.as_str(), context.request.uid.as_str());

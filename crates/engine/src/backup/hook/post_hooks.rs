@@ -226,6 +226,6 @@ fn log_freeze(tally: &Tally, pod: &Object) {
     if let Some(milliseconds) = freeze.milliseconds() {
         tracing::info!(pod = %id, milliseconds, "the pod was frozen");
     } else {
-        tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hook has ended");
+        tracing::info!(pod = %id, "pre-hooks ran, but no post-hook has completed");
     }
 }

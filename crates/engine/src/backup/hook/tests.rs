@@ -365,7 +365,10 @@ async fn failed_pre_hook_with_on_error_continue_is_reported_and_the_rest_runs() 
     assert_eq!(ran.commands, ["a", "b", "z"]);
     assert_eq!(ran.tally.counts(), (3, 1));
     let errors = errors(&ran.report);
-    assert!(errors[0].ends_with("; the pod is backed up nevertheless"), "{errors:?}");
+    assert!(
+        errors[0].ends_with("; the backup continues with the pod (onError: Continue)"),
+        "{errors:?}"
+    );
 }
 
 #[tokio::test]

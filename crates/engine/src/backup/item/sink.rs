@@ -171,7 +171,8 @@ impl<'a> Sink<'a> {
             }
             Destination::Replacement(fresh) => {
                 if let Err(error) = fresh.store(object) {
-                    let text = format!("the item cannot be written to the scratch folder: {error}");
+                    let text =
+                        format!("the item cannot be written to the scratch directory: {error}");
                     context.report.error(&object.id(), text);
                 }
             }

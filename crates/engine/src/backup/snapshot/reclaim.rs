@@ -148,16 +148,14 @@ pub(in crate::backup) async fn reclaim_before_repeat(context: &Context, intent: 
         }
         Err(error) => {
             let volume = &intent.item.name;
-            tracing::warn!(volume, "a snapshot of an earlier attempt is not deleted: {error}");
+            tracing::warn!(volume, "cannot delete a snapshot of an earlier attempt: {error}");
             warn_leftover(&context.report, intent, RequestOrigin::EarlierAttempt);
         }
     }
     if matches!(reclaimed, Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded)) {
         let record = JournalEntry::Reclaimed { request: snapshot_intent.request.clone() };
         if let Err(error) = context.journal.append(&record).await {
-            tracing::warn!(
-                "{error}; if the server restarts now, the snapshot is searched for again"
-            );
+            tracing::warn!("{error}; the next server searches for the snapshot again");
         }
     }
 }

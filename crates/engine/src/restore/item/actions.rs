@@ -52,7 +52,7 @@ pub(in crate::restore) enum ActionsError {
     /// The actions failed in an earlier process, with the text of the journal.
     #[error("{0}")]
     BeforeRestart(String),
-    #[error("the result of the actions, from before the server restarted, is lost")]
+    #[error("the results of the actions were lost when the server restarted")]
     Lost(#[source] StoredItemError),
 }
 
@@ -217,7 +217,7 @@ impl ItemRestore<'_> {
         let mut restored = Vec::new();
         let requester = || match action {
             Some(action) => format!("the action {action} requested"),
-            None => "an action requested, before the server restarted,".to_owned(),
+            None => "before the server restarted, an action requested".to_owned(),
         };
         for additional in items {
             if additional.name.is_empty() {
@@ -296,7 +296,7 @@ impl ItemRestore<'_> {
                 )
             }
         };
-        self.report.error(id, format!("{reason}; the item is restored nevertheless"));
+        self.report.error(id, format!("{reason}; the item is still restored"));
         Ok(())
     }
 

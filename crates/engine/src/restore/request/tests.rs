@@ -187,10 +187,8 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.spec.included_resources = texts(&["*", "pods"]),
-            &[
-                "Invalid included/excluded resource lists: includes list must either contain '*' only, \
-               or a non-empty list of items",
-            ],
+            &["Invalid included/excluded resource lists: includes list must either contain '*' \
+                 only, or a non-empty list of items"],
         ),
         (
             |restore, _| restore.spec.excluded_resources = texts(&["*"]),
@@ -201,10 +199,8 @@ fn each_broken_rule_has_its_message() {
                 restore.spec.included_namespaces = texts(&["a", "b"]);
                 restore.spec.excluded_namespaces = texts(&["b"]);
             },
-            &[
-                "Invalid included/excluded namespace lists: excludes list cannot contain an item in \
-               the includes list: b",
-            ],
+            &["Invalid included/excluded namespace lists: excludes list cannot contain an item \
+                 in the includes list: b"],
         ),
         (
             |restore, _| restore.spec.included_namespaces = texts(&["a**"]),
@@ -213,20 +209,16 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.spec.included_namespaces = texts(&["[c-a]"]),
-            &[
-                "Invalid included/excluded namespace lists: pattern \"[c-a]\" has a range that ends \
-               before it begins",
-            ],
+            &["Invalid included/excluded namespace lists: pattern \"[c-a]\" has a range that \
+                 ends before it begins"],
         ),
         (
             |restore, _| {
                 restore.spec.label_selector = Some(LabelSelector::default());
                 restore.spec.or_label_selectors = vec![LabelSelector::default()];
             },
-            &[
-                "encountered labelSelector as well as orLabelSelectors in restore spec, only one can \
-               be specified",
-            ],
+            &["encountered labelSelector as well as orLabelSelectors in restore spec, only one \
+                 can be specified"],
         ),
         (
             |restore, _| {
@@ -241,7 +233,7 @@ fn each_broken_rule_has_its_message() {
                 });
             },
             &["invalid labelSelector: \"Near\" is not an operator for a: expected In, NotIn, \
-                 Exists or DoesNotExist"],
+               Exists or DoesNotExist"],
         ),
         (
             |restore, _| restore.spec.item_operation_timeout = Duration::from_seconds(-1),
@@ -255,17 +247,13 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.spec.backup_name.clear(),
-            &[
-                "Either a backup or schedule must be specified as a source for the restore, but not \
-               both",
-            ],
+            &["Either a backup or schedule must be specified as a source for the restore, but \
+                 not both"],
         ),
         (
             |restore, _| restore.spec.schedule_name = "daily".into(),
-            &[
-                "Either a backup or schedule must be specified as a source for the restore, but not \
-               both",
-            ],
+            &["Either a backup or schedule must be specified as a source for the restore, but \
+                 not both"],
         ),
         (
             |restore, _| {
@@ -323,8 +311,8 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.metadata.name = Some("../r".into()),
-            &["invalid restore name: \"../r\" is not a name: it must be at most 253 lower-case \
-               letters, digits, `-` and `.`, beginning and ending with a letter or digit"],
+            &["invalid restore name: invalid name \"../r\": expected at most 253 lower-case \
+               letters, digits, `-` and `.`, starting and ending with a letter or digit"],
         ),
         (
             |restore, facts| {

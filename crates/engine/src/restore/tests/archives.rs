@@ -25,9 +25,9 @@ fn damaged() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("ends early: ", wrong_sum),
         ("ends early: ", cut),
-        ("not the JSON of an object", and(path, b"{\"kind\":")),
-        ("not the JSON of an object", and(path, b"")),
-        ("which is another one", and(path, &other)),
+        ("not a JSON object", and(path, b"{\"kind\":")),
+        ("not a JSON object", and(path, b"")),
+        ("contains object", and(path, &other)),
         ("which no API server accepts", and(path, deep.as_bytes())),
         ("not normalized", and("resources/configmaps/namespaces/../x.json", b"{}")),
     ]

@@ -169,7 +169,7 @@ impl BackupRun<'_> {
         let request = match self.prepare_request().await? {
             Ok((request, _)) => request,
             Err(errors) => {
-                let text = format!("items that operations changed are not stored again: {errors}");
+                let text = format!("cannot back up items again that operations updated: {errors}");
                 report.error(ReportSubject::Run, text);
                 return Ok(());
             }
@@ -182,10 +182,12 @@ impl BackupRun<'_> {
         let (errors, warnings) = replaced.report.messages();
         report.append(errors, warnings);
         match replaced.outcome {
-            Ok(count) => tracing::info!(items = count, "items were stored again"),
+            Ok(count) => {
+                tracing::info!(items = count, "backed up items again that operations updated")
+            }
             Err(fatal) => {
                 let reason = fatal.error_chain();
-                let text = format!("items that operations changed are not stored again: {reason}");
+                let text = format!("cannot back up items again that operations updated: {reason}");
                 report.error(ReportSubject::Run, text);
             }
         }

@@ -84,10 +84,10 @@ pub(in crate::controllers) async fn reclaim_one(
             tracing::info!("{} is in the backup and is kept", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Deleted => {
-            tracing::info!("{} is deleted, if it was created", in_flight_description(intent));
+            tracing::info!("deleted {}, if it existed", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Unsupported => {
-            log_unclear(intent, "plugins of version 1 cannot search for snapshots");
+            log_unclear(intent, "v1 plugins cannot search for snapshots");
         }
     }
     Ok(())

@@ -110,7 +110,7 @@ impl BackupRun<'_> {
                 unreadable.operations = true;
                 report.error(
                     ReportSubject::Run,
-                    format!("the operations of the backup are not known: {reason}"),
+                    format!("cannot read the operations file of the backup: {reason}"),
                 );
                 Vec::new()
             }
@@ -129,8 +129,7 @@ impl BackupRun<'_> {
             FileContents::Absent => BowlineBackupInfo::default(),
             FileContents::Unreadable(reason) => {
                 unreadable.own = true;
-                let text =
-                    format!("the state of the snapshots of the backup is not known: {reason}");
+                let text = format!("cannot read the state of the snapshots: {reason}");
                 report.error(ReportSubject::Run, text);
                 BowlineBackupInfo::default()
             }

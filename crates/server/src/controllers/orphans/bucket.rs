@@ -36,7 +36,7 @@ pub(super) enum BucketAway {
 /// Reason why the bucket that a run used is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnknownBucket {
-    #[error("the storage location does not exist any more")]
+    #[error("the storage location no longer exists")]
     LocationGone,
     #[error("storage location {location} was {used} when the run started and is {now} now")]
     Moved { location: String, used: String, now: String },

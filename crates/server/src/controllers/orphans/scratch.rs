@@ -118,7 +118,7 @@ pub(super) async fn report_remaining(
             }
             tracing::error!(
                 left = keys.len(),
-                "scratch files of the {kind} {name} stay: {}",
+                "cannot delete scratch files of the {kind} {name}: {}",
                 status_message(error)
             );
         }

@@ -46,7 +46,7 @@ impl RestoreOperationClients {
     }
 
     fn claims(&self) -> Result<&ClaimTracker> {
-        let unknown = || Error::new(Code::Unavailable, "the state of claims is not known");
+        let unknown = || Error::new(Code::Unavailable, "cannot watch the claims");
         self.claims.as_ref().ok_or_else(unknown)
     }
 

@@ -364,8 +364,8 @@ pub(in crate::controllers) async fn write_end<K: RunObject>(
     let written = with_retries(|| patch::patch_status_of(api, object, json!(status))).await?;
     if written.is_none() {
         tracing::info!(
-            "the object of the run was deleted just before the end; the sync recreates the \
-             Backup of a backup that is in the bucket"
+            "the resource was deleted before its final status was written; if the backup is in the \
+             bucket, the sync recreates the Backup"
         );
     }
     context.runs.clear_waiting_for_bucket(&object.uid().unwrap_or_default());

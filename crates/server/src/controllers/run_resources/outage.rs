@@ -104,7 +104,7 @@ impl RunResources<'_> {
         self.keep_journal();
         if let Err(error) = self.journal.end_without_bucket(stage).await {
             tracing::error!(
-                "{}; leftovers of the run are deleted only when its object is deleted",
+                "{}; to clean up leftovers, delete the Backup or Restore",
                 status_message(&error)
             );
         }

@@ -176,7 +176,7 @@ pub async fn discard_and_report(
     }
     for (target, missing) in &not_found {
         let text = format!(
-            "the CSI snapshot could not be deleted: {missing}; the driver may still have it"
+            "the CSI snapshot could not be deleted: {missing}; the snapshot may remain in storage"
         );
         report.warn(&target.id(), text);
     }
