@@ -32,7 +32,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 
 use async_trait::async_trait;
@@ -56,7 +56,7 @@ pub use pack::UnpackError;
 use page::JournalOwner;
 pub use page::PageDefect;
 use page_writer::{AppendResult, PageWriter, PendingRecord};
-use requests::{delete_pages, patch_page, take_over};
+use requests::{delete_pages, mark_last_page, patch_page, take_over};
 use state::JournalState;
 pub(crate) use state::ThawClaim;
 
@@ -112,6 +112,16 @@ impl ConfigMapJournal {
         self.state.has_unfinished_work()
     }
 
+    /// Records that snapshots are deleted, by location and ID, if they are in flight: cleanup need not
+    /// look for them.
+    pub(crate) async fn record_deleted(&self, deleted: &BTreeSet<(String, String)>) {
+        for request in self.state.requests_of(deleted) {
+            if let Err(error) = self.append(&JournalEntry::Reclaimed { request }).await {
+                tracing::warn!("{error}; a snapshot that is deleted may be deleted again");
+            }
+        }
+    }
+
     /// Claims the pods that may be frozen and that no other task is about to thaw. No block with
     /// one of them starts meanwhile. Waits until no other task has a claim.
     pub(crate) async fn claim_frozen(&self) -> ThawClaim<'_> {
@@ -138,22 +148,18 @@ impl ConfigMapJournal {
         Self { bucket, ..self }
     }
 
-    /// Appends that the run ends at a stage without its bucket. If that fails, marks the first page
-    /// instead.
+    /// Appends that the run ends at a stage without its bucket. If that fails, marks the last page
+    /// instead, unless another process has opened the journal since: the run is then that process's.
     pub async fn abandon(&self, stage: Stage) -> Result<(), Error> {
         let record = JournalEntry::Abandoned { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
-        tracing::warn!("{error}; the first page is marked instead");
-        let page = self.owner.page_name(0);
+        tracing::warn!("{error}; the last page is marked instead");
         let mark = json!({ "metadata": { "annotations": { page::ABANDONED: stage } } });
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
-            let marking = async {
-                let marked = patch_page(&self.api, &page, None, mark.clone()).await;
-                marked.map_err(|source| Error::Write { page: page.clone(), source })
-            };
+            let marking = mark_last_page(&self.api, &self.owner, &self.writer, &mark);
             match attempts.attempt(marking).await {
-                Ok(_) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(error) => attempts.wait_before_retry(error).await?,
             }
         }

@@ -44,8 +44,8 @@ pub(super) const WRITER: &str = "bowline.io/journal-writer";
 pub(super) const LOCATION: &str = "bowline.io/storage-location";
 /// Bucket that the location named when the page was started, beside the location.
 pub(super) const BUCKET: &str = "bowline.io/storage-bucket";
-/// On the first page of a journal whose run has ended without its bucket, if that could not be
-/// appended: the stage.
+/// On a page of a journal whose run has ended without its bucket, if that could not be appended:
+/// the stage.
 pub(super) const ABANDONED: &str = "bowline.io/journal-abandoned";
 /// On a page of a damaged journal whose pods have been thawed.
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
@@ -201,7 +201,7 @@ impl JournalOwner {
         }
         let number = |page: ConfigMap| Some((self.page_number(&page.name_any())?, page));
         let numbered: BTreeMap<usize, ConfigMap> = pages.into_iter().filter_map(number).collect();
-        let mut records: Vec<_> = numbered.get(&0).and_then(abandoned_mark).into_iter().collect();
+        let mut records: Vec<_> = numbered.values().filter_map(abandoned_mark).collect();
         let mut room = MAX_UNPACKED_BYTES + READ_SLACK;
         for page in numbered.into_values() {
             // Records about pods are never packed.
@@ -270,7 +270,7 @@ impl JournalOwner {
             numbered.insert(self.check_page(&page)?, page);
         }
         let mut contents = JournalContents::default();
-        contents.records.extend(numbered.get(&0).and_then(abandoned_mark));
+        contents.records.extend(numbered.values().filter_map(abandoned_mark));
         for (expected, (number, page)) in numbered.into_iter().enumerate() {
             if number != expected {
                 return Err(Error::Missing { page: self.page_name(expected) });
@@ -316,10 +316,11 @@ impl JournalOwner {
     }
 }
 
-/// Entry that the first page is marked with, since it could not be appended. An entry that was
-/// appended later counts instead. The mark does not say when the run ended.
-fn abandoned_mark(first_page: &ConfigMap) -> Option<JournalEntry> {
-    let stage = first_page.annotations().get(ABANDONED)?.as_str();
+/// Entry that a page is marked with, since it could not be appended: the page that was the last one
+/// then, or the first one by earlier servers. An entry that was appended later counts instead. The
+/// mark does not say when the run ended.
+fn abandoned_mark(page: &ConfigMap) -> Option<JournalEntry> {
+    let stage = page.annotations().get(ABANDONED)?.as_str();
     let stage = serde_json::from_value(stage.into()).ok()?;
     Some(JournalEntry::Abandoned { stage, at: Timestamp::UNIX_EPOCH })
 }
