@@ -32,7 +32,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 
 use async_trait::async_trait;
@@ -55,7 +55,7 @@ pub(crate) use listing::{SalvagedJournal, mark_thawed, read, salvage};
 pub use pack::UnpackError;
 pub use page::{JournalId, PageDefect};
 use page_writer::{AppendResult, PageWriter, PendingRecord};
-use requests::{delete_pages, patch_page, take_over};
+use requests::{delete_pages, mark_last_page, patch_page, take_over};
 use state::JournalState;
 pub(crate) use state::ThawLock;
 
@@ -111,6 +111,16 @@ impl ConfigMapJournal {
         self.state.has_unfinished_work()
     }
 
+    /// Records that snapshots are deleted, by location and ID, if they are in flight: cleanup need not
+    /// look for them.
+    pub(crate) async fn record_deleted(&self, deleted: &BTreeSet<(String, String)>) {
+        for request in self.state.requests_of(deleted) {
+            if let Err(error) = self.append(&JournalEntry::Reclaimed { request }).await {
+                tracing::warn!("{error}; a snapshot that is deleted may be deleted again");
+            }
+        }
+    }
+
     /// Claims the pods that may be frozen and that no other task is about to thaw. No block with
     /// one of them starts meanwhile. Waits until no other task has a lock.
     pub(crate) async fn lock_frozen(&self) -> ThawLock<'_> {
@@ -137,22 +147,18 @@ impl ConfigMapJournal {
         Self { bucket, ..self }
     }
 
-    /// Appends that the run ends at a stage without its bucket. If that fails, marks the first page
-    /// instead.
+    /// Appends that the run ends at a stage without its bucket. If that fails, marks the last page
+    /// instead, unless another process has opened the journal since: the run is then that process's.
     pub async fn end_without_bucket(&self, stage: Stage) -> Result<(), Error> {
         let record = JournalEntry::EndedWithoutBucket { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
-        tracing::warn!("{error}; marking the first page of the journal instead");
-        let page = self.id.page_name(0);
+        tracing::warn!("{error}; the last page is marked instead");
         let mark = json!({ "metadata": { "annotations": { page::ENDED_WITHOUT_BUCKET: stage } } });
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
-            let marking = async {
-                let marked = patch_page(&self.api, &page, None, mark.clone()).await;
-                marked.map_err(|source| Error::Write { page: page.clone(), source })
-            };
+            let marking = mark_last_page(&self.api, &self.id, &self.writer, &mark);
             match attempts.attempt(marking).await {
-                Ok(_) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(error) => attempts.wait_before_retry(error).await?,
             }
         }

@@ -191,7 +191,7 @@ pub(super) async fn append_intents(
 }
 
 /// Deletes the snapshots of an incomplete block: the next server takes them anew and would not know of these. Those
-/// that could not be deleted stay in flight.
+/// that could not be deleted stay in flight, because they stay in the list.
 async fn discard_snapshots(context: &Context, inner: &mut Inner, report: &Report) {
     let (mut plugin_snapshots, mut csi_snapshots) = (Vec::new(), Vec::new());
     for (_, outcome) in inner.snapshotted.drain(..) {
@@ -205,8 +205,6 @@ async fn discard_snapshots(context: &Context, inner: &mut Inner, report: &Report
     }
     csi::discard_block_snapshots(context, &csi_snapshots).await;
     let leftovers = snapshot::discard(context.snapshots.port(), plugin_snapshots, report).await;
-    let answered = inner.requested.iter().filter_map(|intent| answered_intent(intent, &leftovers));
-    inner.in_flight.extend(answered);
     inner.operations.retain(|one| !one.kind.is_of_volume() && !csi::is_csi_operation(one));
     let to_snapshotted = |snapshot: Snapshot| {
         let volume = snapshot.spec.persistent_volume_name.clone();
@@ -237,19 +235,10 @@ pub(super) async fn end_block(
     if !is_complete && !context.cancel.is_cancelled() {
         discard_snapshots(context, &mut inner, &report).await;
     }
-    let Inner { visited, operations, snapshotted, stored, requested, mut in_flight } = inner;
+    let Inner { visited, operations, snapshotted, stored, requested, in_flight } = inner;
     let (errors, warnings) = report.messages();
     if !frozen.is_empty() {
         context.may_leave_frozen.store(true, Ordering::Relaxed);
-    }
-    // When a block will be repeated, the requests of this attempt are settled except for these. Those of a complete
-    // block are not settled before its end is recorded.
-    if is_in_journal && !is_complete && !requested.is_empty() {
-        journal_best_effort(
-            context,
-            &JournalEntry::InFlight { block, intents: std::mem::take(&mut in_flight) },
-        )
-        .await;
     }
     let stored_block = if is_complete && is_in_journal {
         store_block(context, block, &stored).await
@@ -298,14 +287,14 @@ pub(super) async fn end_block(
         }
         failpoint::hit(Failpoint::BlockEndJournaled);
     }
-    // A later attempt repeats the block and takes its snapshots anew.
-    if is_in_journal && is_complete && !is_end_journaled && !requested.is_empty() {
-        let intents = created;
-        journal_best_effort(context, &JournalEntry::InFlight { block, intents }).await;
-    }
     // The block is repeated if necessary, but not the post-hooks that have run.
     if is_in_journal && !is_end_journaled {
         journal_thawed(context, block, &pods, &frozen).await;
+    }
+    // A later attempt repeats the block and takes its snapshots anew. The requests of this attempt are settled, except
+    // for those whose snapshots exist or may still appear: only this entry knows of them, also if the run is canceled.
+    if is_in_journal && !is_end_journaled && !requested.is_empty() {
+        journal_best_effort(context, &JournalEntry::InFlight { block, intents: created }).await;
     }
     context.report.append(errors, warnings);
     context.hook_tally.add_counts(tally.counts());

@@ -110,11 +110,19 @@ fn is_same_run(backup: &Backup, record: &Backup) -> bool {
         && (is_deleting || backup_status.phase == record_status.phase)
 }
 
-/// True if a deletion has started before. Then files that name data may be gone, and their data is.
+/// True if a deletion has started before. Then files that name data may be gone, and their data is. A Backup whose
+/// deletion is not confirmed has the phase as well, but nothing of it is deleted.
 fn is_being_deleted(backup: &Backup, inventory: &BackupInventory) -> bool {
-    let phase = |backup: &Backup| backup.status.as_ref().and_then(|status| status.phase.clone());
-    let all = [Some(backup), inventory.record.as_ref()];
-    all.into_iter().flatten().any(|one| phase(one) == Some(BackupPhase::Deleting))
+    let is_deleting = |backup: &Backup| {
+        let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+        phase == Some(&BackupPhase::Deleting)
+    };
+    let is_unconfirmed = |backup: &Backup| {
+        let annotations = backup.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.contains_key(annotation::PHASE_BEFORE_DELETION))
+    };
+    (is_deleting(backup) && !is_unconfirmed(backup))
+        || inventory.record.as_ref().is_some_and(is_deleting)
 }
 
 fn deletable_snapshots(

@@ -8,7 +8,7 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::backup::snapshot::ReclaimOutcome;
 use bowline_engine::backup::{self, Recovery, finalize, snapshot};
 use bowline_engine::cluster::{ExecOutcome, Fake};
-use bowline_engine::journal::{InMemory, JournalEntry, recover};
+use bowline_engine::journal::{BlockStarted, InMemory, JournalEntry, recover};
 use bowline_engine::operation::{Kind, State};
 use bowline_engine::report::Report;
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
@@ -17,10 +17,12 @@ use bowline_plugin::{
     Code, Error, Item, ResourceIdentifier, Result, SnapshotId, VolumeId, VolumeInfo,
 };
 use bowline_store::backend::Memory;
+use bowline_store::backend::memory::StoreCall;
 use bowline_store::file::{Outcome, SnapshotPhase};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::backup::{FinishedBackup, fn_action, run_and_read, run_of, store_in};
 use crate::support::objects::{namespace, object};
@@ -41,6 +43,8 @@ struct FakeSnapshotter {
     progress: Arc<backup::Progress>,
     /// A volume whose snapshot is taken, but the answer does not come while this is set.
     hangs: std::sync::atomic::AtomicBool,
+    /// The run is canceled when the first snapshot is taken.
+    cancels: Mutex<Option<CancellationToken>>,
 }
 
 impl FakeSnapshotter {
@@ -92,6 +96,9 @@ impl PartialSnapshotter for FakeSnapshotter {
         }
         self.record_call(format!("end {volume}"));
         self.times.lock().insert(volume.to_string(), [called, Timestamp::now()]);
+        if let Some(cancel) = self.cancels.lock().take() {
+            cancel.cancel();
+        }
         Ok(SnapshotId::new(id).unwrap())
     }
 
@@ -384,6 +391,61 @@ async fn snapshot_in_flight_that_the_backup_has_is_kept() {
         assert_eq!(reclaim(&in_flight[0], &[]).await, ReclaimOutcome::Deleted);
         assert_eq!(disk.snapshots.lock().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn canceled_block_keeps_the_snapshots_that_were_answered_on_the_record() {
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+    let (run, journal) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
+    *disk.cancels.lock() = Some(run.cancel.clone());
+    let outcome = backup::run(run, Timestamp::now()).await;
+    assert!(matches!(outcome.archive, Err(backup::FatalError::Canceled)), "{:?}", outcome.archive);
+    let taken: Vec<String> = disk.snapshots.lock().values().cloned().collect();
+    assert!(!taken.is_empty());
+    let in_flight = recover(journal.records()).in_flight;
+    let created: Vec<_> =
+        in_flight.into_iter().filter_map(|intent| intent.snapshot?.created).collect();
+    for id in &taken {
+        assert!(created.contains(id), "{id} in {created:?} of {:?}", journal.records());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_that_has_begun_blocks_waits_longer_for_its_bucket() {
+    use std::time::Duration;
+
+    let begun = BlockStarted::default();
+    for (records, waited) in [
+        (Vec::new(), Duration::from_secs(20)..Duration::from_mins(2)),
+        (vec![JournalEntry::BlockStarted(begun)], Duration::from_mins(5)..Duration::from_mins(7)),
+    ] {
+        let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+        let away = |call, _: &str| {
+            (call == StoreCall::Exists).then(|| Error::new(Code::Unavailable, "away"))
+        };
+        let memory = Memory::with_bucket("b").failing(away);
+        let (run, _) = run(&disk, &memory, records).await;
+        let started = tokio::time::Instant::now();
+        let outcome = backup::run(run, Timestamp::now()).await;
+        assert!(matches!(outcome.archive, Err(backup::FatalError::ReadBucket(_))));
+        assert!(waited.contains(&started.elapsed()), "{:?}", started.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn thawed_pods_are_journaled_before_snapshots_in_flight() {
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+    let (mut run, _) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
+    let journal =
+        Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_))));
+    run.journal = Arc::clone(&journal) as _;
+    run_and_read(run).await;
+    let records = journal.records();
+    let of_thaw = |record: &JournalEntry| matches!(record, JournalEntry::Thawed { .. });
+    let of_snapshots = |record: &JournalEntry| matches!(record, JournalEntry::InFlight { .. });
+    let thawed = records.iter().position(of_thaw).unwrap();
+    let in_flight = records.iter().position(of_snapshots).unwrap();
+    assert!(thawed < in_flight, "{records:?}");
 }
 
 #[tokio::test]

@@ -316,7 +316,10 @@ async fn resume(
     let Some((mut run, recovered)) = opened else { return Ok(()) };
     let next_stage = match (run.object.stage(), recovered.ended_without_bucket) {
         (None, _) => return Ok(()),
-        (Some(_), Some(stage)) => Box::pin(run.resume_end(stage, &recovered)).await?,
+        // The bucket may have the record of a backup whose phase got further than the entry says.
+        (Some(current), Some(stage)) => {
+            Box::pin(run.resume_end(stage.max(current), &recovered)).await?
+        }
         (Some(Stage::Items), None) => Box::pin(run.resume_items(recovered)).await?,
         (Some(stage), None) => {
             let next_stage = run.resume_stage(stage, &recovered).await?;

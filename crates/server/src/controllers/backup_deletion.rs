@@ -185,6 +185,7 @@ impl Controller {
         match Box::pin(self.work(&request)).instrument(span).await {
             // A retry would fail in the same way, so the error is reported.
             Err(DeletionError::Api(error)) if patch::is_permanent(&error) => {
+                self.unmark_refused(&request).await;
                 self.answer_refused(&request, None, vec![status_message(&error)]).await
             }
             outcome => outcome,
@@ -194,7 +195,9 @@ impl Controller {
     async fn work(&self, request: &DeleteBackupRequest) -> Result<Requeue, DeletionError> {
         let Controller { context, .. } = self;
         for other in self.other_requests(request) {
-            patch::delete_by_uid(&context.api(), &*other).await?;
+            if step::replaces(request, &other) {
+                patch::delete_by_uid(&context.api(), &*other).await?;
+            }
         }
         let requested = requested_uid(request);
         let backups = context.api::<Backup>();
@@ -237,6 +240,9 @@ impl Controller {
                 Ok(Requeue::After(STOP_POLL_INTERVAL))
             }
             (DeletionVerdict::Refuse(refusal), backup, _) => {
+                if let Some(backup) = &backup {
+                    self.marker().unmark(backup).await?;
+                }
                 self.answer_refused(request, backup.as_ref(), vec![refusal.to_string()]).await
             }
             // Without a Backup there is no other decision.
@@ -294,10 +300,12 @@ impl Controller {
         let prepared = match self.prepare(&backup, &name, location).await? {
             Ok(going) => going,
             Err(error) => {
+                // An earlier attempt may have marked it, and was then interrupted.
+                self.marker().unmark(&backup).await?;
                 return self.answer_refused(request, Some(&backup), error.into_messages()).await;
             }
         };
-        let marker = DeletionMarker { backups: context.api(), restores: context.api() };
+        let marker = self.marker();
         let before = phase_before_deletion(&backup);
         let may_be_used = step::yields_to_restores(request, before.as_ref());
         if may_be_used && let Some(restore) = marker.restore_in_use(&backup).await? {
@@ -348,6 +356,23 @@ impl Controller {
         }
     }
 
+    fn marker(&self) -> DeletionMarker {
+        DeletionMarker { backups: self.context.api(), restores: self.context.api() }
+    }
+
+    /// Gives the backup of a request its phase back that the API server has refused, as far as it can be.
+    async fn unmark_refused(&self, request: &DeleteBackupRequest) {
+        let found = self.context.api::<Backup>().get_opt(&request.spec.backup_name).await;
+        let unmarked = match found {
+            Ok(Some(backup)) => self.marker().unmark(&backup).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = unmarked {
+            tracing::warn!("the backup may keep its phase Deleting: {}", status_message(&error));
+        }
+    }
+
     /// Answers a request made by retention for a backup that is being restored.
     async fn answer_in_use(
         &self,
@@ -369,6 +394,7 @@ impl Controller {
     ) -> Result<Requeue, DeletionError> {
         // Retention would ask again in an hour. A user who asks again has looked into it.
         self.note_gave_up(backup, true).await?;
+        self.marker().unmark(backup).await?;
         let reason = format!(
             "the server stopped {attempts} times while it deleted the backup; check the files of \
              the backup in the bucket and the memory limit of the server before you request the \

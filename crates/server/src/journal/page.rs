@@ -44,8 +44,8 @@ pub(super) const WRITER: &str = "bowline.io/journal-writer";
 pub(super) const LOCATION: &str = "bowline.io/storage-location";
 /// Bucket that the location named when the page was started, beside the location.
 pub(super) const BUCKET: &str = "bowline.io/storage-bucket";
-/// On the first page of a journal whose run has ended without its bucket, if that could not be
-/// appended: the stage.
+/// On a page of a journal whose run has ended without its bucket, if that could not be appended:
+/// the stage.
 pub(super) const ENDED_WITHOUT_BUCKET: &str = "bowline.io/journal-abandoned";
 /// On a page of a damaged journal whose pods have been thawed.
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
@@ -198,8 +198,7 @@ impl JournalId {
         }
         let number = |page: ConfigMap| Some((self.page_number(&page.name_any())?, page));
         let numbered: BTreeMap<usize, ConfigMap> = pages.into_iter().filter_map(number).collect();
-        let mut records: Vec<_> =
-            numbered.get(&0).and_then(ended_without_bucket_mark).into_iter().collect();
+        let mut records: Vec<_> = numbered.values().filter_map(ended_without_bucket_mark).collect();
         let mut room = MAX_UNPACKED_BYTES + READ_SLACK;
         for page in numbered.into_values() {
             // Records about pods are never packed.
@@ -268,7 +267,7 @@ impl JournalId {
             numbered.insert(self.check_page(&page)?, page);
         }
         let mut contents = JournalContents::default();
-        contents.records.extend(numbered.get(&0).and_then(ended_without_bucket_mark));
+        contents.records.extend(numbered.values().filter_map(ended_without_bucket_mark));
         for (expected, (number, page)) in numbered.into_iter().enumerate() {
             if number != expected {
                 return Err(Error::Missing { page: self.page_name(expected) });
@@ -314,10 +313,11 @@ impl JournalId {
     }
 }
 
-/// Entry that the first page is marked with, since it could not be appended. An entry that was
-/// appended later counts instead. The mark does not say when the run ended.
-fn ended_without_bucket_mark(first_page: &ConfigMap) -> Option<JournalEntry> {
-    let stage = first_page.annotations().get(ENDED_WITHOUT_BUCKET)?.as_str();
+/// Entry that a page is marked with, since it could not be appended: the page that was the last one
+/// then, or the first one by earlier servers. An entry that was appended later counts instead. The
+/// mark does not say when the run ended.
+fn ended_without_bucket_mark(page: &ConfigMap) -> Option<JournalEntry> {
+    let stage = page.annotations().get(ENDED_WITHOUT_BUCKET)?.as_str();
     let stage = serde_json::from_value(stage.into()).ok()?;
     Some(JournalEntry::EndedWithoutBucket { stage, at: Timestamp::UNIX_EPOCH })
 }

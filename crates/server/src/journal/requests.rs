@@ -76,6 +76,41 @@ pub(super) async fn take_over(
     }
 }
 
+/// Changes the last page, unless another process has opened the journal since this writer has: it
+/// has signed the last page, or has started one of its own.
+pub(super) async fn mark_last_page(
+    api: &Api<ConfigMap>,
+    id: &JournalId,
+    writer: &str,
+    mark: &Value,
+) -> Result<(), Error> {
+    let mut last = None;
+    let params = ListParams::default().labels(&id.selector()).limit(METADATA_PER_LIST);
+    let visit = |page: kube::core::PartialObjectMeta<ConfigMap>| {
+        let number = id.page_number(&page.name_any());
+        if number > last.as_ref().map(|(number, _)| *number) {
+            last = number.map(|number| (number, page.metadata));
+        }
+        Ok(())
+    };
+    for_each_listed(params, |params| async move { api.list_metadata(&params).await }, visit)
+        .await?;
+    let Some((number, found)) = last else {
+        return Err(Error::Missing { page: id.page_name(0) });
+    };
+    let page = id.page_name(number);
+    let signature = found.annotations.as_ref().and_then(|all| all.get(page::WRITER));
+    if signature.is_none_or(|signature| signature != writer) {
+        return Err(Error::TakenOver { page });
+    }
+    let version = found.resource_version.as_deref();
+    match patch_page(api, &page, version, mark.clone()).await {
+        Ok(_) => Ok(()),
+        Err(error) if patch::is_conflict(&error) => Err(Error::Changed { page }),
+        Err(source) => Err(Error::Write { page, source }),
+    }
+}
+
 /// Deletes all pages, the first one last. The first page is marked before, so that the remains of
 /// an interrupted deletion are never mistaken for a whole journal.
 pub(super) async fn delete_pages(api: &Api<ConfigMap>, id: &JournalId) -> Result<(), Error> {

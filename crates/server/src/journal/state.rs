@@ -7,7 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use bowline_engine::journal::{FrozenByBlock, FrozenPods, InFlight, JournalEntry};
+use bowline_engine::journal::{
+    FrozenByBlock, FrozenPods, InFlight, Intent, JournalEntry, SnapshotIntent,
+};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -88,6 +90,16 @@ impl JournalState {
         }
     }
 
+    /// Requests in flight that were answered with one of these snapshots, by location and ID.
+    pub(super) fn requests_of(&self, snapshots: &BTreeSet<(String, String)>) -> Vec<String> {
+        let all = self.recorded.lock().in_flight.all();
+        let request_of = |intent: Intent| {
+            let SnapshotIntent { location, request, created, .. } = intent.snapshot?;
+            snapshots.contains(&(location, created?)).then_some(request)
+        };
+        all.into_iter().filter_map(request_of).collect()
+    }
+
     /// True if pods may be frozen, or snapshots are in flight.
     pub(super) fn has_unfinished_work(&self) -> bool {
         let known = self.recorded.lock();
@@ -166,6 +178,26 @@ mod tests {
         state.apply(&ended_record(1, vec![pod("b")])).await;
         assert_eq!(state.lock().await.frozen()[&1], [pod("b")]);
         state.apply(&JournalEntry::Thawed { block: 1, errors: Vec::new() }).await;
+        assert!(!state.has_unfinished_work());
+    }
+
+    #[tokio::test]
+    async fn snapshot_of_a_canceled_block_is_unfinished_work_until_it_is_deleted() {
+        let snapshot = SnapshotIntent {
+            location: "east".to_owned(),
+            request: "r1".to_owned(),
+            created: Some("snap-1".to_owned()),
+            ..SnapshotIntent::default()
+        };
+        let intents = vec![Intent { snapshot: Some(snapshot), ..Intent::default() }];
+        let state = JournalState::recover(&[JournalEntry::InFlight { block: 0, intents }]);
+        assert!(state.has_unfinished_work());
+        let of = |location: &str| {
+            state.requests_of(&BTreeSet::from([(location.to_owned(), "snap-1".to_owned())]))
+        };
+        assert_eq!(of("west"), [""; 0], "it is another one");
+        assert_eq!(of("east"), ["r1"]);
+        state.apply(&JournalEntry::Reclaimed { request: "r1".to_owned() }).await;
         assert!(!state.has_unfinished_work());
     }
 

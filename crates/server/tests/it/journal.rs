@@ -293,11 +293,14 @@ async fn orphaned_journals_are_listed_read_and_removed() {
 
 #[tokio::test]
 async fn run_that_ends_without_its_bucket_reports_it_even_if_its_journal_is_unwritable() {
-    let world = World::without_server("journal-ended_without_bucket").await;
-    let (journal, _) = open(&world).await;
+    let world = World::without_server("journal-abandoned").await;
+    // The first page is written, and no other can be made, as with a quota.
+    let line = FaultyLine::new(|writes| match writes {
+        1 => WriteOutcome::Lost(StatusCode::FORBIDDEN),
+        _ => WriteOutcome::Passes,
+    });
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     journal.append(&record(0)).await.unwrap();
-    open(&world).await;
-    journal.append(&record(1)).await.expect_err("somebody else has opened it");
     journal.end_without_bucket(Stage::Finalizing).await.unwrap();
     let (journal, records) = open(&world).await;
     let (marks, written) = records.split_at(1);
@@ -310,6 +313,21 @@ async fn run_that_ends_without_its_bucket_reports_it_even_if_its_journal_is_unwr
         Some(Stage::Waiting),
         "the entry that was appended counts"
     );
+}
+
+#[tokio::test]
+async fn run_of_another_server_is_not_ended_by_the_server_that_lost_it() {
+    let world = World::without_server("journal-lost").await;
+    for has_written in [false, true] {
+        let (lost, _) = open(&world).await;
+        lost.append(&record(0)).await.unwrap();
+        let (new, _) = open(&world).await;
+        if has_written {
+            new.append(&record(1)).await.unwrap();
+        }
+        lost.end_without_bucket(Stage::Items).await.expect_err("another server has the run");
+        assert_eq!(recover(open(&world).await.1).ended_without_bucket, None);
+    }
 }
 
 #[tokio::test]

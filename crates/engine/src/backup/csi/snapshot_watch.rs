@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::label;
+use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::CsiSnapshotError;
@@ -23,12 +24,19 @@ use crate::resource::Resource;
 
 /// Time a driver may report an error before it counts, since the driver retries meanwhile.
 pub(super) const ERROR_GRACE: Duration = Duration::from_secs(10);
+/// Time for a watch that has started again to report a snapshot. One that is not reported is read: it may have been
+/// deleted meanwhile.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for reading a snapshot.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time the watches may take to start.
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The watches of a run. They end with it.
 pub(super) struct SnapshotWatch {
     reflector: Arc<Reflector<ExpectedSnapshots>>,
+    cluster: Arc<dyn Cluster>,
+    snapshots: Arc<Resource>,
     _watches: JoinSet<()>,
 }
 
@@ -42,6 +50,8 @@ pub(super) struct SnapshotObservation {
     content: Option<Content>,
     snapshot_error: Option<String>,
     is_gone: bool,
+    /// Time since which a watch has started again without a report of the snapshot.
+    unseen_since: Option<Instant>,
     /// Time since which an error is reported.
     failing_since: Option<Instant>,
 }
@@ -108,7 +118,8 @@ impl SnapshotWatch {
         let watches = reflector.spawn(cluster);
         // A watch that has not started by then has failed, or delivers later.
         reflector.wait_until_open(Instant::now() + WATCH_START_TIMEOUT).await;
-        Self { reflector, _watches: watches }
+        let (cluster, snapshots) = (Arc::clone(cluster), Arc::clone(snapshots));
+        Self { reflector, cluster, snapshots, _watches: watches }
     }
 
     /// Reason why nothing can be observed, if any.
@@ -136,6 +147,7 @@ impl SnapshotWatch {
             let observation = self.reflector.read(|expected| expected.0.get(key).cloned());
             let observation = observation.unwrap_or_default();
             let now = Instant::now();
+            let unseen_until = observation.unseen_since.map(|since| since + REPORT_TIMEOUT);
             let retry_at = match observation.state(uid, now) {
                 SnapshotState::Taken(content) => break Ok(*content),
                 SnapshotState::Deleted => break Err(CsiSnapshotError::Deleted),
@@ -149,7 +161,14 @@ impl SnapshotWatch {
                 let last_error = observation.error();
                 break Err(CsiSnapshotError::TimedOut { limit, last_error });
             }
-            let wake = retry_at.map_or(deadline, |again| again.min(deadline));
+            if unseen_until.is_some_and(|until| now >= until) {
+                tokio::select! {
+                    () = self.read_unseen(key, uid) => continue,
+                    () = cancel.cancelled() => break Err(CsiSnapshotError::Canceled),
+                }
+            }
+            let wake = [retry_at, unseen_until].into_iter().flatten().min();
+            let wake = wake.map_or(deadline, |again| again.min(deadline));
             tokio::select! {
                 () = changes.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
@@ -159,12 +178,41 @@ impl SnapshotWatch {
         self.reflector.modify(|expected| expected.0.remove(key));
         outcome
     }
+
+    /// Reads a snapshot that a watch has not reported since it started again. If that fails, it is repeated.
+    async fn read_unseen(&self, key: &SnapshotKey, uid: &str) {
+        let reading = self.cluster.get(&self.snapshots, &key.0, &key.1);
+        let found = timeout(READ_TIMEOUT, reading).await;
+        self.reflector.modify(|expected| {
+            let Some(observation) = expected.0.get_mut(key) else { return };
+            match found {
+                Ok(Ok(found)) => {
+                    observation.unseen_since = None;
+                    observation.is_gone = found.is_none_or(|object| !has_uid(&object, uid));
+                }
+                Ok(Err(_)) | Err(_) => observation.unseen_since = Some(Instant::now()),
+            }
+        });
+    }
+}
+
+/// True if an object has a uid.
+fn has_uid(object: &Object, uid: &str) -> bool {
+    let value: Value = object.item.parse().unwrap_or_default();
+    value.pointer("/metadata/uid").and_then(Value::as_str) == Some(uid)
 }
 
 impl ReflectedState for ExpectedSnapshots {
     fn apply(&mut self, event: WatchEvent) {
         let (object, is_there) = match &event {
-            WatchEvent::Started => return,
+            // One of the two watches has started again: a deletion in between is not reported.
+            WatchEvent::Started => {
+                let now = Instant::now();
+                for observation in self.0.values_mut() {
+                    observation.unseen_since = Some(now);
+                }
+                return;
+            }
             WatchEvent::Applied(object) => (object, true),
             WatchEvent::Deleted(object) => (object, false),
         };
@@ -182,6 +230,7 @@ impl ExpectedSnapshots {
         let Some(observation) = self.0.get_mut(&key) else { return };
         let Ok(snapshot) = Snapshot::read(&object.item) else { return };
         observation.is_gone = !is_there;
+        observation.unseen_since = None;
         observation.snapshot_error = snapshot.error();
         observation.update_failing_since(now);
     }
@@ -199,7 +248,7 @@ impl ExpectedSnapshots {
 #[cfg(test)]
 mod tests {
     use bowline_plugin::Item;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -248,5 +297,47 @@ mod tests {
         assert_eq!(recovered.state("u", now + ERROR_GRACE), SnapshotState::Wait(None));
         recovered.is_gone = true;
         assert_eq!(recovered.state("u", now), SnapshotState::Deleted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn snapshot_deleted_while_its_watch_reconnects_is_not_waited_for() {
+        use crate::cluster::Fake;
+        use crate::cluster::fake::usual_resources;
+        use crate::resource::GroupResource;
+
+        let group = "snapshot.storage.k8s.io/v1";
+        let mut all = usual_resources();
+        let like = all[0].clone();
+        let [snapshots, contents] = [("VolumeSnapshot", true), ("VolumeSnapshotContent", false)]
+            .map(|(kind, is_namespaced)| {
+                let singular = kind.to_ascii_lowercase();
+                let id = GroupResource::new("snapshot.storage.k8s.io", format!("{singular}s"));
+                let kind = kind.to_owned();
+                Resource {
+                    id,
+                    version: "v1".to_owned(),
+                    kind,
+                    singular,
+                    is_namespaced,
+                    ..like.clone()
+                }
+            });
+        all.extend([snapshots.clone(), contents.clone()]);
+        let snapshot = json!({
+            "apiVersion": group, "kind": "VolumeSnapshot",
+            "metadata": {"namespace": "shop", "name": "vs", "uid": "u"},
+        });
+        let fake = Arc::new(Fake::new(all).with(snapshot));
+        let cluster = Arc::clone(&fake) as Arc<dyn Cluster>;
+        let watch =
+            SnapshotWatch::open(&cluster, &Arc::new(snapshots), &Arc::new(contents), "run").await;
+        let key = ("shop".to_owned(), "vs".to_owned());
+        watch.expect(&key);
+        fake.end_watches();
+        fake.remove("volumesnapshots.snapshot.storage.k8s.io", "shop", "vs");
+        let (started, limit) = (Instant::now(), Duration::from_mins(10));
+        let outcome = watch.wait_until_taken(&key, "u", limit, &CancellationToken::new()).await;
+        assert!(matches!(outcome, Err(CsiSnapshotError::Deleted)), "{outcome:?}");
+        assert!(started.elapsed() < Duration::from_mins(1), "{:?}", started.elapsed());
     }
 }

@@ -353,3 +353,19 @@ fn record_of_another_backup_keeps_the_files() {
     let backup = Backup::default();
     assert_eq!(plan_deletion(&backup, &inventory).unwrap().files, FileOwnership::OfAnother);
 }
+
+#[test]
+fn unconfirmed_deletion_does_not_hide_lost_snapshots() {
+    let lost = volume(json!({
+        "backupMethod": "NativeSnapshot", "result": "succeeded",
+        "nativeSnapshotInfo": {"snapshotHandle": "s1"},
+    }));
+    let deleting = backup("u", "Deleting", DAY);
+    assert!(plan_deletion(&deleting, &lost).is_ok(), "an interrupted deletion has deleted it");
+    let mut unconfirmed = deleting.clone();
+    let before = (annotation::PHASE_BEFORE_DELETION.to_owned(), "Completed".to_owned());
+    unconfirmed.metadata.annotations = Some([before].into());
+    assert!(reason(&unconfirmed, &lost).contains("s1"), "nothing was deleted yet");
+    let inventory = BackupInventory { record: Some(deleting), ..lost };
+    assert!(plan_deletion(&unconfirmed, &inventory).is_ok(), "the record says that it was");
+}

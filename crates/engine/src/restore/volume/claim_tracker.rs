@@ -206,6 +206,11 @@ impl ReflectedState for Claims {
         let claim_state = ClaimState { is_gone, ..ClaimState::of(&object) };
         self.0.insert((object.namespace, object.name), claim_state);
     }
+
+    /// Until the watch starts again, claims are queried.
+    fn handle_failure(&mut self) {
+        self.0.clear();
+    }
 }
 
 /// The claim of an operation.

@@ -1,5 +1,7 @@
 //! Removes the leftovers of a backup that has failed, was canceled or is gone.
 
+use std::collections::BTreeSet;
+
 use bowline_engine::backup::csi::{Leftovers, Target};
 use bowline_engine::backup::snapshot;
 use bowline_engine::report::Report;
@@ -24,7 +26,16 @@ impl BackupRun<'_> {
         snapshots: Vec<Snapshot>,
         report: &Report,
     ) -> Vec<Snapshot> {
-        delete_plugin_snapshots(self.context, snapshots, report).await
+        let key =
+            |one: &Snapshot| (one.spec.location.clone(), one.status.provider_snapshot_id.clone());
+        let mut deleted: BTreeSet<_> = snapshots.iter().map(key).collect();
+        let left = delete_plugin_snapshots(self.context, snapshots, report).await;
+        for one in &left {
+            deleted.remove(&key(one));
+        }
+        // Those of a block that was not completed are in flight, according to the journal.
+        self.resources.journal.record_deleted(&deleted).await;
+        left
     }
 
     /// Removes the leftovers of a backup whose Backup is gone: first its snapshots, then its files in the bucket,

@@ -53,8 +53,7 @@ impl DeletionMarker {
         if is_unused || !backup.annotations().contains_key(annotation::PHASE_BEFORE_DELETION) {
             return found;
         }
-        let before = phase_before_deletion(backup);
-        let unmarked = self.set_phase(backup, before.as_ref(), None).await;
+        let unmarked = self.unmark(backup).await;
         if let (Err(_), Err(error)) = (&found, &unmarked) {
             let error = status_message(error);
             tracing::debug!("phase stays Deleting until the restores are known: {error}");
@@ -62,6 +61,15 @@ impl DeletionMarker {
         }
         unmarked?;
         found
+    }
+
+    /// Gives a backup its phase back whose deletion is refused, unless the deletion is confirmed.
+    pub(super) async fn unmark(&self, backup: &Backup) -> kube::Result<()> {
+        if !backup.annotations().contains_key(annotation::PHASE_BEFORE_DELETION) {
+            return Ok(());
+        }
+        let before = phase_before_deletion(backup);
+        self.set_phase(backup, before.as_ref(), None).await.map(drop)
     }
 
     async fn set_phase(

@@ -60,6 +60,12 @@ pub(super) fn is_by_retention(request: &DeleteBackupRequest) -> bool {
     by.is_some_and(|by| by == label::BY_RETENTION)
 }
 
+/// True if a request for a backup makes another one superfluous, as in Velero. A request made by retention may be refused
+/// where the request of a user is not, so it replaces none.
+pub(super) fn replaces(request: &DeleteBackupRequest, other: &DeleteBackupRequest) -> bool {
+    !is_by_retention(request) || is_by_retention(other)
+}
+
 /// True if a restore of the backup keeps a request from being fulfilled: one made by retention, for a backup whose
 /// deletion has not started. `backup` is its phase before that. Users may stop a restore by deleting its backup, a clock may not; a deletion that has
 /// started is completed, since the backup can no longer be restored.
@@ -155,5 +161,16 @@ mod tests {
             assert!(!yields_to_restores(&by_user, Some(&phase)), "{phase}");
         }
         assert!(!yields_to_restores(&by_retention, Some(&BackupPhase::Deleting)), "it has begun");
+    }
+
+    #[test]
+    fn request_made_by_retention_replaces_no_request_of_a_user() {
+        let by_user = request("New");
+        let mut by_retention = by_user.clone();
+        let by = (label::REQUESTED_BY.to_owned(), label::BY_RETENTION.to_owned());
+        by_retention.metadata.labels = Some([by].into());
+        assert!(replaces(&by_user, &by_user) && replaces(&by_user, &by_retention));
+        assert!(replaces(&by_retention, &by_retention));
+        assert!(!replaces(&by_retention, &by_user));
     }
 }

@@ -18,8 +18,10 @@ use crate::events::Milestone;
 use crate::journal::{JournalId, ListedJournal};
 use crate::server::Context;
 
-/// Number of attempts to delete files that the bucket refuses to delete.
+/// Number of attempts to delete files that the bucket refuses to delete, and the time that they cover at least: other
+/// leftovers may cause many attempts within seconds.
 const MAX_REFUSALS: u32 = 5;
+const MIN_REFUSED_TIME: Duration = Duration::from_hours(1);
 /// Time for which a bucket may be away before its files are given up.
 const MAX_ABSENCE: Duration = DAY;
 
@@ -36,7 +38,9 @@ impl ScratchAttempts {
     fn gives_up(&mut self, is_refusal: bool, now: Timestamp) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         self.refusals += u32::from(is_refusal);
-        self.refusals >= MAX_REFUSALS || elapsed(since, now) >= MAX_ABSENCE
+        let failing_for = elapsed(since, now);
+        let is_refused = self.refusals >= MAX_REFUSALS && failing_for >= MIN_REFUSED_TIME;
+        is_refused || failing_for >= MAX_ABSENCE
     }
 }
 
@@ -187,10 +191,11 @@ mod tests {
     async fn files_that_may_not_be_deleted_are_given_up_with_their_keys() {
         let bucket = bucket(StoreCall::Delete, Code::PermissionDenied).await;
         let mut attempts = ScratchAttempts::default();
-        for _ in 1..MAX_REFUSALS {
-            delete_scratch(&listed_journal(), &bucket, &mut attempts, at(0)).await.unwrap_err();
+        for second in 0..60 {
+            let kept = delete_scratch(&listed_journal(), &bucket, &mut attempts, at(second)).await;
+            kept.expect_err("a role may just be changed");
         }
-        let outcome = delete_scratch(&listed_journal(), &bucket, &mut attempts, at(0)).await;
+        let outcome = delete_scratch(&listed_journal(), &bucket, &mut attempts, at(3600)).await;
         let outcome = outcome.expect("the journal is kept for a scratch file");
         let ScratchOutcome::GivenUp { error, remaining: Remaining::Keys(keys) } = outcome else {
             panic!("{outcome:?}");

@@ -141,3 +141,26 @@ async fn volume_of_a_read_claim_is_cached() {
     assert_eq!(following.progress(&operation()).await.unwrap().state, State::Succeeded);
     assert_eq!(following.volume(&operation()).as_deref(), Some("pv-9"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn claim_is_read_while_its_watch_fails() {
+    let fake = Arc::new(Fake::usual().with(claim("u", "Pending")));
+    let following = tracker(&fake);
+    let (progress, _) = progress(&following).await;
+    assert_eq!(progress.state, State::Running);
+    let unwatched = async {
+        sleep(Duration::from_secs(1)).await;
+        fake.fail_watches(|| crate::cluster::Error::Unreachable("away".to_owned()));
+        sleep(Duration::from_millis(1)).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = following.run() => panic!("it does not end"),
+        () = unwatched => panic!("it does not end"),
+        () = sleep(Duration::from_millis(1500)) => {}
+    }
+    // The watch has not started again.
+    fake.put(claim("u", "Bound"));
+    let progress = following.progress(&operation()).await.unwrap();
+    assert_eq!(progress.state, State::Succeeded);
+}

@@ -170,3 +170,18 @@ async fn confirmed_deletion_is_completed_whatever_is_restored() {
     assert!(fake.marker().restore_in_use(&backup).await.unwrap().is_some());
     assert_eq!(fake.phase(), "Deleting", "part of the backup may be gone");
 }
+
+#[tokio::test]
+async fn refused_deletion_gives_the_backup_its_phase_back() {
+    let fake = FakeApi::new();
+    // The server ends here, or the API server does not answer. The next attempt is refused for another reason.
+    let backup = fake.mark().await;
+    fake.marker().unmark(&backup).await.unwrap();
+    assert_eq!(fake.phase(), "Completed");
+    assert!(fake.backup().annotations().is_empty(), "{:?}", fake.backup().annotations());
+    // A deletion that was confirmed has begun.
+    let backup = fake.mark().await;
+    let backup = fake.marker().confirm(&backup).await.unwrap().unwrap();
+    fake.marker().unmark(&backup).await.unwrap();
+    assert_eq!(fake.phase(), "Deleting");
+}
