@@ -155,6 +155,14 @@ pub enum JournalEntry {
         /// Time of the end.
         at: Timestamp,
     },
+    /// The commit record is about to be written. An answer of the bucket that it has no record is not final from here
+    /// on: the write may still arrive.
+    CommitAttempted {
+        /// Time of the attempt.
+        at: Timestamp,
+        /// True if the record is that of a canceled backup, whose snapshots are deleted.
+        is_canceled: bool,
+    },
 }
 
 /// A volume that a plugin is about to create from a snapshot.
@@ -380,6 +388,8 @@ pub struct Recovered {
     pub bucket_lost_at_stage: Option<Stage>,
     /// The stage at which the run ended without its bucket, if it did.
     pub abandoned: Option<Stage>,
+    /// If the commit record may have been written: whether it is that of a canceled backup.
+    pub commit_attempted: Option<CommitAttempt>,
     /// Blocks that have ended, in order.
     pub finished: Vec<BlockEnded>,
     /// Blocks that have not ended.
@@ -404,6 +414,13 @@ impl Recovered {
             _ => self.stage_attempts.get(&stage).copied().unwrap_or_default(),
         }
     }
+}
+
+/// An attempt to write the commit record, which may still arrive in the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitAttempt {
+    /// True if the record is that of a canceled backup.
+    pub is_canceled: bool,
 }
 
 /// A volume requested from a plugin.
@@ -448,6 +465,9 @@ pub fn recover(records: impl IntoIterator<Item = JournalEntry>) -> Recovered {
                 (recovered.bucket_lost, recovered.bucket_lost_at_stage) = (None, None);
             }
             JournalEntry::Abandoned { stage, .. } => recovered.abandoned = Some(stage),
+            JournalEntry::CommitAttempted { is_canceled, .. } => {
+                recovered.commit_attempted.get_or_insert(CommitAttempt { is_canceled });
+            }
             JournalEntry::BlockStarted(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
                 request.insert(block.block, block);

@@ -138,7 +138,8 @@ fn stage_of(point: Point) -> RunStage {
         Point::JournalThaw | Point::ThawJournaled | Point::Reclaim | Point::SnapshotReclaimed => {
             RunStage::Thaw
         }
-        Point::ArchiveUploaded
+        Point::EndJournaled
+        | Point::ArchiveUploaded
         | Point::FilesWritten
         | Point::BackupCollected
         | Point::RestoreFilesWritten
@@ -291,6 +292,8 @@ impl Planner {
             // Each failpoint that follows only a kill at one instant has its own round.
             7 => KillTarget::At(self.thaw_point_or_executed(Point::JournalThaw), 1),
             9 => KillTarget::At(self.thaw_point_or_executed(Point::ThawJournaled), 1),
+            // A running backup is deleted in this round, and so ends before its time.
+            10 => KillTarget::At(Point::EndJournaled, 1),
             11 if self.snapshotter.is_v2() => KillTarget::At(Point::Reclaim, 1),
             13 if self.snapshotter.is_v2() => KillTarget::At(Point::SnapshotReclaimed, 1),
             _ => self.pick_target(&[RunStage::Blocks, RunStage::Thaw]),
@@ -379,6 +382,8 @@ impl Planner {
             .filter(|&point| stages.contains(&stage_of(point)))
             .filter(|&point| self.can_freeze || !needs_freeze(point))
             .filter(|&point| self.snapshotter.is_v2() || !needs_v2(point))
+            // It has a round of its own.
+            .filter(|&point| point != Point::EndJournaled)
             .collect();
         let fresh: Vec<Point> =
             of_stages.iter().copied().filter(|point| !self.hit_points.contains(point)).collect();

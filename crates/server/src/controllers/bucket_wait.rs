@@ -10,6 +10,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::{self, Journal as _, JournalEntry};
 use bowline_engine::phase::Stage;
 use jiff::Timestamp;
@@ -325,7 +326,23 @@ impl RunResources<'_> {
     /// Journals that the run ends at a stage without its bucket, before anything that it created is deleted: a server
     /// that resumes it meanwhile ends it as well, and does not rely on what is gone.
     pub(super) async fn journal_ending(&self, stage: Stage) -> Result<(), crate::journal::Error> {
-        self.journal.abandon(stage).await
+        self.journal.abandon(stage).await?;
+        failpoint::hit(Point::EndJournaled);
+        Ok(())
+    }
+
+    /// Journals that the commit record of a backup is about to be written: from here on, an answer of the bucket that
+    /// there is none is not final.
+    pub(super) async fn journal_commit(&self, is_canceled: bool) -> Result<(), journal::Error> {
+        let attempted = JournalEntry::CommitAttempted { at: Timestamp::now(), is_canceled };
+        match self.journal.append(&attempted).await {
+            // A full journal does not keep a run from ending.
+            Err(error @ journal::Error::Full(_)) => {
+                tracing::warn!("{error}");
+                Ok(())
+            }
+            journaled => journaled,
+        }
     }
 
     /// Keeps the journal of a run that ends at a stage without its bucket, and that has leftovers which only the
