@@ -82,6 +82,8 @@ failpoints! {
     Reclaim = "reclaim",
     /// After such a snapshot was deleted, and before that is journaled.
     SnapshotReclaimed = "snapshot-reclaimed",
+    /// After the journal has recorded that the run ends, and before anything that it created is deleted.
+    EndJournaled = "end-journaled",
     /// After the archive of a backup was uploaded.
     ArchiveUploaded = "archive-uploaded",
     /// After the files beside the archive were written.

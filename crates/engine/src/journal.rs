@@ -156,6 +156,14 @@ pub enum JournalEntry {
         /// Time of the end.
         at: Timestamp,
     },
+    /// The commit record is about to be written. An answer of the bucket that it has no record is not final from here
+    /// on: the write may still arrive.
+    CommitAttempted {
+        /// Time of the attempt.
+        at: Timestamp,
+        /// True if the record is that of a canceled backup, whose snapshots are deleted.
+        is_canceled: bool,
+    },
 }
 
 /// A volume that a plugin is about to create from a snapshot.
@@ -381,6 +389,8 @@ pub struct RecoveredRun {
     pub bucket_lost_at_stage: Option<Stage>,
     /// The stage at which the run ended without its bucket, if it did.
     pub ended_without_bucket: Option<Stage>,
+    /// If the commit record may have been written: whether it is that of a canceled backup.
+    pub commit_attempted: Option<CommitAttempt>,
     /// Blocks that have ended, in order.
     pub finished: Vec<BlockEnded>,
     /// Blocks that have not ended.
@@ -405,6 +415,13 @@ impl RecoveredRun {
             _ => self.stage_attempts.get(&stage).copied().unwrap_or_default(),
         }
     }
+}
+
+/// An attempt to write the commit record, which may still arrive in the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitAttempt {
+    /// True if the record is that of a canceled backup.
+    pub is_canceled: bool,
 }
 
 /// A volume requested from a plugin.
@@ -450,6 +467,9 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
             }
             JournalEntry::EndedWithoutBucket { stage, .. } => {
                 recovered.ended_without_bucket = Some(stage)
+            }
+            JournalEntry::CommitAttempted { is_canceled, .. } => {
+                recovered.commit_attempted.get_or_insert(CommitAttempt { is_canceled });
             }
             JournalEntry::BlockStarted(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));

@@ -139,7 +139,8 @@ fn stage_of(point: Failpoint) -> RunStage {
         | Failpoint::ThawJournaled
         | Failpoint::Reclaim
         | Failpoint::SnapshotReclaimed => RunStage::Thaw,
-        Failpoint::ArchiveUploaded
+        Failpoint::EndJournaled
+        | Failpoint::ArchiveUploaded
         | Failpoint::FilesWritten
         | Failpoint::BackupCollected
         | Failpoint::RestoreFilesWritten
@@ -292,6 +293,8 @@ impl Planner {
             // Each failpoint that follows only a kill at one instant has its own round.
             7 => KillTarget::At(self.thaw_point_or_executed(Failpoint::JournalThaw), 1),
             9 => KillTarget::At(self.thaw_point_or_executed(Failpoint::ThawJournaled), 1),
+            // A running backup is deleted in this round, and so ends before its time.
+            10 => KillTarget::At(Failpoint::EndJournaled, 1),
             11 if self.snapshotter.is_v2() => KillTarget::At(Failpoint::Reclaim, 1),
             13 if self.snapshotter.is_v2() => KillTarget::At(Failpoint::SnapshotReclaimed, 1),
             _ => self.pick_target(&[RunStage::Blocks, RunStage::Thaw]),
@@ -382,6 +385,8 @@ impl Planner {
             .filter(|&point| stages.contains(&stage_of(point)))
             .filter(|&point| self.can_freeze || !needs_freeze(point))
             .filter(|&point| self.snapshotter.is_v2() || !needs_v2(point))
+            // It has a round of its own.
+            .filter(|&point| point != Failpoint::EndJournaled)
             .collect();
         let fresh: Vec<Failpoint> =
             of_stages.iter().copied().filter(|point| !self.hit_points.contains(point)).collect();

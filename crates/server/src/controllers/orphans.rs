@@ -21,7 +21,7 @@ use std::time::Duration;
 use bowline_api::{Backup, BackupPhase, BackupSpec, Restore, RestorePhase, label};
 use bowline_engine::backup::snapshot;
 use bowline_engine::journal::{
-    Intent, Journal as _, JournalEntry, RecoveredRun, SnapshotIntent, VolumeRequest, recover,
+    Intent, Journal as _, JournalEntry, RecoveredRun, VolumeRequest, recover,
 };
 use bowline_engine::phase::Stage;
 use bowline_engine::restore;
@@ -56,6 +56,9 @@ const FIRST_RETRY: Duration = Duration::from_secs(10);
 const WAITING_RUNS_PERIOD: Duration = Duration::from_secs(30);
 /// Interval between reports that a journal stays, and time for which a snapshot in flight is looked for.
 const DAY: Duration = Duration::from_hours(24);
+/// Time for which a bucket must answer that it has no commit record, after the attempt to write one: the write may still
+/// arrive.
+const COMMIT_SETTLE_TIME: Duration = Duration::from_hours(1);
 /// Maximum number of leftovers of one run that are named.
 const MAX_LOGGED_LEFTOVERS: usize = 100;
 const CONCURRENT_CLEANUPS: usize = 4;
@@ -175,6 +178,10 @@ struct KeptJournal {
     failing: BTreeMap<String, Timestamp>,
     /// True if this process has canceled the operations of the run, whose bucket was away.
     operations_canceled: bool,
+    /// Requests of snapshots in flight that are settled. The journal says so only if it stays and can be written.
+    settled: BTreeSet<String>,
+    /// Time since which the bucket answers that it has no commit record.
+    no_record_since: Option<Timestamp>,
     scratch: ScratchAttempts,
 }
 
@@ -188,8 +195,18 @@ impl KeptJournal {
         is_due
     }
 
-    /// True if a snapshot in flight that could not be reclaimed is given up: after a day of failures.
+    /// True if a commit record that was attempted will not arrive any more, as the bucket has none again.
+    fn is_commit_settled(&mut self, now: Timestamp) -> bool {
+        let since = *self.no_record_since.get_or_insert(now);
+        elapsed(since, now) >= COMMIT_SETTLE_TIME
+    }
+
+    /// True if a snapshot in flight that could not be reclaimed is given up: after a day of failures. A snapshot that is
+    /// known to exist never is: only the journal knows its ID.
     fn gives_up(&mut self, intent: &Intent, now: Timestamp) -> bool {
+        if intent.snapshot.as_ref().is_some_and(|wanted| wanted.created.is_some()) {
+            return false;
+        }
         let request = intent.snapshot.as_ref().map(|wanted| wanted.request.clone());
         let since = *self.failing.entry(request.unwrap_or_default()).or_insert(now);
         elapsed(since, now) >= DAY
@@ -257,7 +274,7 @@ async fn clean_one(
             let backup = backup_or_placeholder(backup, &context.options.namespace, journal);
             let recovered = read_journal(context, journal).await?;
             let open_store = open_bucket(context, journal, &backup.spec.storage_location).await;
-            let mut leftovers =
+            let InFlightOutcome { mut leftovers, settled } =
                 reclaim_all_in_flight(context, journal, &backup, &recovered, &open_store, kept)
                     .await?;
             leftovers.extend(
@@ -267,10 +284,12 @@ async fn clean_one(
                     &backup,
                     &recovered,
                     &open_store,
+                    kept,
                 )
                 .await?,
             );
             if !leftovers.is_empty() {
+                journal_settled(context, journal, &settled).await;
                 return Err(KeepReason::Leftovers(leftovers));
             }
             finish(context, journal, &open_store, kept).await?;
@@ -361,12 +380,14 @@ async fn clean_up_deleted(
         kept.operations_canceled = true;
     }
     let bucket = open_bucket(context, journal, &backup.spec.storage_location).await;
+    let mut settled = Vec::new();
     let leftovers = if journal.id.kind == "Backup" {
         let mut leftovers =
-            delete_unless_recorded(context, journal, &backup, &recovered, &bucket).await?;
-        leftovers.extend(
-            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept).await?,
-        );
+            delete_unless_recorded(context, journal, &backup, &recovered, &bucket, kept).await?;
+        let in_flight =
+            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept).await?;
+        settled = in_flight.settled;
+        leftovers.extend(in_flight.leftovers);
         leftovers
     } else {
         find_leftover_volumes(context, &recovered).await?
@@ -375,6 +396,7 @@ async fn clean_up_deleted(
         return Err(KeepReason::Failed(CleanupError::Stopped));
     }
     if !leftovers.is_empty() {
+        journal_settled(context, journal, &settled).await;
         return Err(KeepReason::Leftovers(leftovers));
     }
     Ok(finish(context, journal, &bucket, kept).await?)
@@ -427,8 +449,18 @@ fn unused_volumes(recovered: &RecoveredRun, used: &BTreeSet<&str>) -> Vec<String
     leftovers.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
 }
 
-/// Deletes snapshots that were still in flight when their run stopped waiting for them. Returns those that remain. A
-/// snapshot that its plugin does not find for a day is reported, and not asked for again.
+/// Snapshots that were in flight, after an attempt to reclaim them.
+#[derive(Default)]
+struct InFlightOutcome {
+    /// Descriptions of those that remain.
+    leftovers: Vec<String>,
+    /// Requests that this attempt has settled.
+    settled: Vec<String>,
+}
+
+/// Deletes snapshots that were still in flight when their run stopped waiting for them. A snapshot that its plugin does
+/// not find for a day is reported, and not asked for again. The journal is not written: if nothing else is left, it is
+/// removed, which works even where no ConfigMap can be created.
 async fn reclaim_all_in_flight(
     context: &Context,
     journal: &ListedJournal,
@@ -436,14 +468,18 @@ async fn reclaim_all_in_flight(
     recovered: &RecoveredRun,
     bucket: &RunBucket,
     kept: &mut KeptJournal,
-) -> Result<Vec<String>, CleanupError> {
-    let mut leftovers = Vec::new();
-    let mut settled = Vec::new();
-    if recovered.in_flight.is_empty() {
-        return Ok(leftovers);
+) -> Result<InFlightOutcome, CleanupError> {
+    let mut outcome = InFlightOutcome::default();
+    let request_of = |intent: &Intent| intent.snapshot.as_ref().map(|one| one.request.clone());
+    let is_open =
+        |intent: &&Intent| request_of(intent).is_none_or(|one| !kept.settled.contains(&one));
+    let open: Vec<&Intent> = recovered.in_flight.iter().filter(is_open).collect();
+    if open.is_empty() {
+        return Ok(outcome);
     }
-    let recorded_snapshots = recorded_in(bucket, backup, &journal.id.run).await?;
-    for intent in &recovered.in_flight {
+    let recorded_snapshots =
+        recorded_in(bucket, backup, &journal.id.run, may_be_empty(recovered)).await?;
+    for intent in open {
         let reclaimed: Result<(), NotReclaimed> = match &recorded_snapshots {
             Ok(recorded) => journal_cleanup::reclaim_one(context, backup, intent, recorded)
                 .await
@@ -451,22 +487,43 @@ async fn reclaim_all_in_flight(
             Err(reason) => Err(reason.clone().into()),
         };
         match reclaimed {
-            Ok(()) => settled.push(intent),
+            Ok(()) => outcome.settled.extend(request_of(intent)),
             Err(reason) if kept.gives_up(intent, Timestamp::now()) => {
                 journal_cleanup::log_unclear(intent, &reason.to_string());
-                settled.push(intent);
+                outcome.settled.extend(request_of(intent));
             }
             Err(reason) => {
-                leftovers
-                    .push(format!("{}: {reason}", journal_cleanup::in_flight_description(intent)));
+                let description = journal_cleanup::in_flight_description(intent);
+                outcome.leftovers.push(format!("{description}: {reason}"));
             }
         }
     }
-    let settled = settled.into_iter().filter_map(|intent| intent.snapshot.as_ref());
-    let reclaimed =
-        |wanted: &SnapshotIntent| JournalEntry::Reclaimed { request: wanted.request.clone() };
-    append(context, journal, &settled.map(reclaimed).collect::<Vec<_>>()).await?;
-    Ok(leftovers)
+    kept.settled.extend(outcome.settled.iter().cloned());
+    Ok(outcome)
+}
+
+/// Journals which requests are settled, in a journal that stays. If that fails, this process remembers them.
+async fn journal_settled(context: &Context, journal: &ListedJournal, settled: &[String]) {
+    let reclaimed = |request: &String| JournalEntry::Reclaimed { request: request.clone() };
+    let records: Vec<_> = settled.iter().map(reclaimed).collect();
+    if let Err(error) = append(context, journal, &records).await {
+        let error = status_message(&error);
+        tracing::warn!("{error}; if the server restarts now, the snapshots are searched for again");
+    }
+}
+
+/// True if a completely empty location says something about a run: that it has no record, or that there is nothing to
+/// decide. A record may also name a snapshot in flight, if the end of its block could not be journaled.
+fn may_be_empty(recovered: &RecoveredRun) -> bool {
+    let has_made_nothing =
+        journal_cleanup::created_objects(recovered).is_empty() && recovered.in_flight.is_empty();
+    has_made_nothing || has_no_record(recovered)
+}
+
+/// True if the bucket has no record of a backup, according to the journal: the run ended before it could write one, or
+/// cleanup has found none.
+fn has_no_record(recovered: &RecoveredRun) -> bool {
+    recovered.ended_without_bucket.is_some_and(|stage| stage < Stage::Finalizing)
 }
 
 async fn append(
@@ -493,23 +550,34 @@ async fn delete_unless_recorded(
     backup: &Backup,
     recovered: &RecoveredRun,
     bucket: &RunBucket,
+    kept: &mut KeptJournal,
 ) -> Result<Vec<String>, CleanupError> {
     let created = journal_cleanup::created_objects(recovered);
     let store = match bucket {
         RunBucket::Same(store) => store,
-        RunBucket::Away(error) => return Err(Arc::clone(error).into()),
+        RunBucket::Away(error) => {
+            kept.no_record_since = None;
+            return Err(Arc::clone(error).into());
+        }
         // The unknown bucket may have the complete backup.
         RunBucket::Unknown(reason) => {
             return Ok(created.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }
     };
     let name = BackupName::new(backup.name_any())?;
-    let may_be_absent =
-        recovered.ended_without_bucket.is_some_and(|stage| stage < Stage::Finalizing);
-    let recorded =
-        find_record(store, &name, &journal.id.run, created.is_empty() || may_be_absent).await?;
+    let found = find_record(store, &name, &journal.id.run, may_be_empty(recovered)).await;
+    if found.is_err() {
+        kept.no_record_since = None;
+    }
+    let recorded = found?;
     if recorded == BucketRecord::Ours {
         return Ok(Vec::new());
+    }
+    let may_arrive = recovered.commit_attempted.is_some() && !has_no_record(recovered);
+    if may_arrive && !kept.is_commit_settled(Timestamp::now()) {
+        let arriving = "velero-backup.json, whose write the bucket did not confirm: it may still \
+                        arrive, so nothing is deleted until the bucket was without it for an hour";
+        return Ok(vec![arriving.to_owned()]);
     }
     let leftovers = journal_cleanup::delete_created(context, backup, recovered).await;
     if leftovers.is_empty() && recorded == BucketRecord::Nothing {
@@ -520,9 +588,13 @@ async fn delete_unless_recorded(
             // If the journal stays for another reason, an empty location is expected next time. Each append starts a
             // page, so one is enough.
             if recovered.ended_without_bucket != Some(Stage::Items) {
-                let absent =
-                    JournalEntry::EndedWithoutBucket { stage: Stage::Items, at: Timestamp::now() };
-                append(context, journal, &[absent]).await?;
+                let lock = context.runs.lock_journal_when_free(journal.id.run.as_str()).await;
+                let _lock = lock.ok_or(CleanupError::Opened)?;
+                take_over_journal(context, &journal.id)
+                    .await?
+                    .0
+                    .end_without_bucket(Stage::Items)
+                    .await?;
             }
             leftovers::delete_bucket_files(store, &name).await;
         }
@@ -574,6 +646,7 @@ async fn clean_up_after_end_without_bucket(
     backup: &Backup,
     recovered: &RecoveredRun,
     bucket: &RunBucket,
+    kept: &mut KeptJournal,
 ) -> Result<Vec<String>, CleanupError> {
     match recovered.ended_without_bucket {
         None => Ok(Vec::new()),
@@ -584,7 +657,7 @@ async fn clean_up_after_end_without_bucket(
             Ok(journal_cleanup::delete_created(context, backup, recovered).await)
         }
         Some(Stage::Finalizing | Stage::Over) => {
-            delete_unless_recorded(context, journal, backup, recovered, bucket).await
+            delete_unless_recorded(context, journal, backup, recovered, bucket, kept).await
         }
     }
 }

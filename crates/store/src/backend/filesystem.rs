@@ -47,7 +47,7 @@ use super::{Backend, Creation, Permit, common_prefixes, refuse_unknown_keys, sin
 use crate::download::{self, Grant, SigningKey};
 use error::user_error;
 use folder::Folder;
-use gate::BucketGate;
+use gate::{BucketGate, CallerToken};
 use upload::Upload;
 
 /// Interval at which a file that waits for content is touched.
@@ -137,9 +137,12 @@ impl Filesystem {
             return Err(error);
         }
         let permit = self.permit.clone();
+        let (token, caller) = CallerToken::new();
         // Flushing it to disk may have taken long.
-        let published = gate.run_publication(key, move || upload.publish(mode, &permit));
-        published.await?.map_err(|failure| user_error(bucket, failure))
+        let published = gate.run_publication(key, move || upload.publish(mode, &permit, &token));
+        let published = published.await;
+        drop(caller);
+        published?.map_err(|failure| user_error(bucket, failure))
     }
 }
 

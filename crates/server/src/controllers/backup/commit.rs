@@ -34,17 +34,19 @@ pub(super) enum RecordState {
 }
 
 /// Writes the commit record of a backup whose files are written. Returns the resulting state. If
-/// that is not known but can be found out, returns an error, and the bucket is asked later.
+/// that is not known but can be found out, returns an error, and the bucket is asked later. After
+/// an earlier attempt, the record may exist in any case.
 pub(super) async fn commit(
     store: &BackupStore,
     backup: &Backup,
     status: &BackupStatus,
+    was_attempted: bool,
 ) -> Result<CommitResult, RunError> {
     let end = finalize::completed_status(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
     failpoint::hit(Failpoint::Commit);
     // An attempt without an answer may have written it, whatever the next ones return.
-    let is_unclear = AtomicBool::new(false);
+    let is_unclear = AtomicBool::new(was_attempted);
     let committed = with_retries(|| async {
         let committed = store.commit(&record).await;
         if committed.as_ref().is_err_and(bowline_store::Error::is_retryable) {

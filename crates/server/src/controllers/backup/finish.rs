@@ -40,24 +40,38 @@ impl BackupRun<'_> {
                 }
                 recover::CommitState::Uncommitted(store) => store,
             };
+        let earlier = self.recovered.as_ref().and_then(|recovered| recovered.commit_attempted);
         if self.resources.cancel.is_cancelled() && !self.object_exists().await? {
+            if earlier.is_some() {
+                tracing::info!(
+                    "velero-backup.json may still arrive in the bucket; cleanup deletes what the \
+                     backup created if it does not"
+                );
+                self.resources.keep_journal();
+                return Ok(NextStage::ObjectGone);
+            }
             self.delete_listed_leftovers(&store).await?;
             return Ok(NextStage::ObjectGone);
         }
+        // An earlier attempt to commit has decided this: its record may still arrive.
+        let is_canceled = || {
+            earlier
+                .map_or_else(|| self.resources.cancel.is_cancelled(), |attempt| attempt.is_canceled)
+        };
         let LoadedOperations { mut operations, own, report, unreadable } =
             self.wait_for_bucket(self.load_operations(&store)).await?;
         let own = (!unreadable.own).then_some(own);
         let infos = self.wait_for_bucket(self.csi_infos(&store, &operations)).await?;
-        if !self.resources.cancel.is_cancelled() {
+        if !is_canceled() {
             self.retain_csi(&mut operations, &infos, &report).await?;
         }
         let items = without_failed(replace::items_of(&operations), &operations, &infos);
-        if !items.is_empty() && !self.resources.cancel.is_cancelled() {
+        if !items.is_empty() && !is_canceled() {
             self.store_items_again(&store, items, &report).await?;
             failpoint::hit(Failpoint::ArchiveReplaced);
         }
         // Read once: a later cancellation has no effect.
-        let is_canceled = self.resources.cancel.is_cancelled();
+        let is_canceled = is_canceled();
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
         if is_canceled {
             report.error(ReportSubject::Run, canceled_reason());
@@ -67,6 +81,11 @@ impl BackupRun<'_> {
             if BucketFailure::of_write(&error).is_some() {
                 return Err(RunError::of_write::<Backup>(error));
             }
+            if earlier.is_some() {
+                let reason = format!("cannot write the results: {}", status_message(&error));
+                let kept = self.kept_csi_message();
+                return Ok(NextStage::finished(status.failed(format!("{reason}{kept}"))));
+            }
             let leftovers = self.delete_unrecorded_csi_snapshots(&operations).await;
             let reason = format!("cannot write the results: {}{leftovers}", status_message(&error));
             return Ok(NextStage::finished(status.failed(reason)));
@@ -75,7 +94,8 @@ impl BackupRun<'_> {
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status_with_results(&status) } else { status };
         let unknown = || commit_unknown(BucketCause::Canceled(Backup::NOUN));
-        let committing = commit(&store, &self.object, &status);
+        self.resources.journal_commit(is_canceled).await?;
+        let committing = commit(&store, &self.object, &status, earlier.is_some());
         let result =
             with_cancel_grace(&self.resources.cancel, committing, || Err(unknown())).await?;
         let CommitResult { mut status, recorded, refusal } = result;

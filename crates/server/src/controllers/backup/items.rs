@@ -98,6 +98,7 @@ impl BackupRun<'_> {
     ) -> Result<NextStage, RunError> {
         let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let mut outcome = BackupOutcome::not_resumed(reason, recovered, self.timeout(), began);
+        self.resources.journal_ending(Stage::Items).await?;
         self.stop_operations(&mut outcome.operations).await;
         report_failed(&outcome.operations, &outcome.report);
         self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await;
@@ -170,6 +171,8 @@ impl BackupRun<'_> {
             }
             Err(FatalError::Stopped) => return Ok(NextStage::HandedOver),
             Err(_) => {
+                // From here on, no server takes over the blocks: their operations and snapshots may be gone.
+                self.resources.journal_ending(Stage::Items).await?;
                 self.stop_operations(&mut outcome.operations).await;
                 report_failed(&outcome.operations, &outcome.report);
                 // Without an archive, nothing records which claims the snapshots are of.
@@ -335,7 +338,8 @@ impl BackupRun<'_> {
         self.resources.journal_bucket_back(self.context).await;
         failpoint::hit(Failpoint::FilesWritten);
         if outcome.archive.is_err() {
-            let committing = self.wait_for_bucket(commit(store, &self.object, &status)).await;
+            let committing =
+                self.wait_for_bucket(commit(store, &self.object, &status, false)).await;
             let failure = committing.as_ref().err().and_then(RunError::bucket_failure);
             return match (committing, failure) {
                 (Ok(end), _) => Ok(NextStage::finished(end.status)),

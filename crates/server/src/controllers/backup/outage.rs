@@ -1,13 +1,20 @@
 //! Backups whose buckets cannot be used end based on their journals. `run/outage.rs` decides when.
 
+use std::time::Duration;
+
 use bowline_api::BackupStatus;
 use bowline_engine::journal::RecoveredRun;
 use bowline_engine::phase::Stage;
 use bowline_engine::report::Report;
+use tokio::time::timeout;
 
 use super::leftovers::{first_leftovers, leftovers_message};
+use super::recover::{self, CommitState};
 use super::{BackupRun, NextStage, RunError, RunStatus as _, journal_cleanup};
 use crate::controllers::bucket_wait::EndReason;
+
+/// Time for the bucket to say whether it has the record of a backup that ends.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl BackupRun<'_> {
     /// Ends a backup that another process was ending without its bucket: what it created may be gone.
@@ -20,6 +27,15 @@ impl BackupRun<'_> {
         self.resources
             .thaw_own_pods(self.context, &*cluster, &self.object, &Report::default())
             .await;
+        // The server may have ended after it had written the record, for example that of a canceled backup.
+        let committed_check = recover::commit_state(self.context, &self.object);
+        if let Ok(Ok(CommitState::Committed(status))) =
+            timeout(RECORD_TIMEOUT, committed_check).await
+        {
+            let store = recover::open_store(self.context, &self.object).await?;
+            self.release_csi(&store).await?;
+            return Ok(NextStage::Finished(status));
+        }
         let end_reason =
             if self.is_canceled() { EndReason::Canceled } else { EndReason::Interrupted };
         self.end_from_journal(stage, end_reason, "", recovered).await
@@ -96,7 +112,6 @@ fn kept_message(leftovers: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use bowline_api::BackupPhase;
-    use std::time::Duration;
 
     use super::*;
 

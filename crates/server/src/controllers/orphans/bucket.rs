@@ -99,20 +99,22 @@ pub(super) async fn recorded_in(
     bucket: &RunBucket,
     backup: &Backup,
     run: &RunUid,
+    may_be_empty: bool,
 ) -> Result<Result<Vec<Snapshot>, UnknownBucket>, CleanupError> {
     match bucket {
-        RunBucket::Same(store) => recorded(store, backup, run).await.map(Ok),
+        RunBucket::Same(store) => recorded(store, backup, run, may_be_empty).await.map(Ok),
         RunBucket::Away(error) => Err(Arc::clone(error).into()),
         RunBucket::Unknown(reason) => Ok(Err(reason.clone())),
     }
 }
 
 /// Snapshots that the files of a backup name. A bucket that lacks files of a backup that was complete proves nothing:
-/// it may be another bucket, or not mounted.
+/// it may be another bucket, or not mounted. Nor does a completely empty location, unless that is expected.
 pub(super) async fn recorded(
     store: &BackupStore,
     backup: &Backup,
     run: &RunUid,
+    may_be_empty: bool,
 ) -> Result<Vec<Snapshot>, CleanupError> {
     let name = BackupName::new(backup.name_any())?;
     let record = store.backup(&name).await?;
@@ -122,6 +124,7 @@ pub(super) async fn recorded(
     match found {
         None if is_whole => Err(CleanupError::NoSnapshotList),
         _ if is_whole && record.is_none() => Err(CleanupError::NoRecord),
+        None if !may_be_empty && store.is_empty().await? => Err(CleanupError::EmptyLocation),
         found => Ok(found.unwrap_or_default()),
     }
 }

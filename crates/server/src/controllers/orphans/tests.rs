@@ -1,5 +1,5 @@
 use bowline_api::BackupStorageLocation;
-use bowline_engine::journal::{VolumeAnswered, VolumeRequested};
+use bowline_engine::journal::{SnapshotIntent, VolumeAnswered, VolumeRequested};
 use bowline_store::backend::Memory;
 use bowline_store::file::{ResourceIdentifier, Snapshot};
 use bowline_store::{BackupStore, Prefix};
@@ -59,6 +59,37 @@ fn a_snapshot_in_flight_is_given_up_a_day_after_its_own_first_failure() {
     assert!(!kept.gives_up(&late, at(86_399)));
     assert!(kept.gives_up(&early, at(86_400)));
     assert!(!kept.gives_up(&late, at(86_400)), "it has failed for a second");
+}
+
+#[test]
+fn a_commit_may_arrive_until_the_bucket_was_without_it_for_an_hour() {
+    let mut kept = KeptJournal::default();
+    assert!(!kept.is_commit_settled(at(0)));
+    assert!(!kept.is_commit_settled(at(3599)));
+    assert!(kept.is_commit_settled(at(3600)));
+    // The bucket was away meanwhile.
+    kept.no_record_since = None;
+    assert!(!kept.is_commit_settled(at(7200)));
+}
+
+#[test]
+fn an_empty_location_proves_nothing_about_a_snapshot_in_flight() {
+    assert!(may_be_empty(&RecoveredRun::default()), "there is nothing to decide");
+    let in_flight = RecoveredRun { in_flight: vec![intent("r1")], ..RecoveredRun::default() };
+    assert!(!may_be_empty(&in_flight));
+    let ended = |stage| RecoveredRun { ended_without_bucket: Some(stage), ..in_flight.clone() };
+    assert!(may_be_empty(&ended(Stage::Items)), "it has written no record");
+    assert!(!may_be_empty(&ended(Stage::Finalizing)));
+}
+
+#[test]
+fn a_snapshot_that_is_known_to_exist_is_never_given_up() {
+    let mut kept = KeptJournal::default();
+    let mut known = intent("known");
+    known.snapshot.as_mut().unwrap().created = Some("snap-1".to_owned());
+    for day in 0..1000 {
+        assert!(!kept.gives_up(&known, at(day * 86_400)), "after {day} days");
+    }
 }
 
 fn listed_journal(bucket: Option<&str>) -> ListedJournal {
@@ -138,25 +169,29 @@ async fn snapshots_of_a_complete_backup_are_unknown_without_its_files() {
     let name = BackupName::new("b").unwrap();
     for phase in [BackupPhase::Completed, BackupPhase::PartiallyFailed] {
         let (store, whole) = (store(), backup(phase));
-        let asked = || recorded(&store, &whole, &run);
+        let asked = || recorded(&store, &whole, &run, false);
         asked().await.expect_err("the bucket has nothing");
         store.put(&name, &vec![Snapshot::default()]).await.unwrap();
         asked().await.expect_err("the record is missing");
         store.commit(&whole).await.unwrap();
         assert_eq!(asked().await.unwrap().len(), 1);
         let other = RunUid::new("0a-1c").unwrap();
-        recorded(&store, &whole, &other).await.expect_err("the record is another backup's");
+        recorded(&store, &whole, &other, false).await.expect_err("the record is another backup's");
     }
     // The Backup is gone, but the record shows that it was complete.
     let (store, gone) = (store(), placeholder_backup("velero", &listed_journal(None)));
-    assert_eq!(recorded(&store, &gone, &run).await.unwrap(), Vec::new());
+    let unmounted = recorded(&store, &gone, &run, false).await.unwrap_err();
+    assert!(matches!(unmounted, CleanupError::EmptyLocation), "{unmounted}");
+    assert_eq!(recorded(&store, &gone, &run, true).await.unwrap(), Vec::new());
+    store.put_scratch(&run, 0, "1".into()).await.unwrap();
+    assert_eq!(recorded(&store, &gone, &run, false).await.unwrap(), Vec::new());
     store.commit(&backup(BackupPhase::Completed)).await.unwrap();
-    recorded(&store, &gone, &run).await.expect_err("the list is missing");
+    recorded(&store, &gone, &run, false).await.expect_err("the list is missing");
     // A failed backup may have no snapshots, and no list of them.
     let failed = backup(BackupPhase::Failed);
     let store = self::store();
     store.commit(&failed).await.unwrap();
-    assert_eq!(recorded(&store, &failed, &run).await.unwrap(), Vec::new());
+    assert_eq!(recorded(&store, &failed, &run, false).await.unwrap(), Vec::new());
 }
 
 #[tokio::test]
@@ -164,11 +199,14 @@ async fn a_snapshot_is_given_up_with_its_location_and_not_for_a_bucket_that_is_a
     let (run, gone) =
         (RunUid::new("0a-1b").unwrap(), placeholder_backup("velero", &listed_journal(None)));
     let unknown = RunBucket::Unknown(UnknownBucket::LocationGone);
-    recorded_in(&unknown, &gone, &run).await.expect("each snapshot has its day").unwrap_err();
+    recorded_in(&unknown, &gone, &run, false)
+        .await
+        .expect("each snapshot has its day")
+        .unwrap_err();
     let away = RunBucket::Away(Arc::new(BucketAway::Open(OpenError::Missing)));
-    recorded_in(&away, &gone, &run).await.expect_err("the journal stays");
+    recorded_in(&away, &gone, &run, false).await.expect_err("the journal stays");
     let same = RunBucket::Same(store());
-    assert_eq!(recorded_in(&same, &gone, &run).await.unwrap(), Ok(Vec::new()));
+    assert_eq!(recorded_in(&same, &gone, &run, true).await.unwrap(), Ok(Vec::new()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the journal of a run says of its bucket, and of its stages while the bucket is away.
 
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_engine::journal::{self, Journal as _, JournalEntry};
 use bowline_engine::phase::Stage;
 use jiff::Timestamp;
@@ -95,7 +96,26 @@ impl RunResources<'_> {
         &self,
         stage: Stage,
     ) -> Result<(), crate::journal::Error> {
-        self.journal.end_without_bucket(stage).await
+        self.journal.end_without_bucket(stage).await?;
+        failpoint::hit(Failpoint::EndJournaled);
+        Ok(())
+    }
+
+    /// Journals that the commit record of a backup is about to be written: from here on, an answer of the bucket that
+    /// there is none is not final.
+    pub(in crate::controllers) async fn journal_commit(
+        &self,
+        is_canceled: bool,
+    ) -> Result<(), journal::Error> {
+        let attempted = JournalEntry::CommitAttempted { at: Timestamp::now(), is_canceled };
+        match self.journal.append(&attempted).await {
+            // A full journal does not keep a run from ending.
+            Err(error @ journal::Error::Full(_)) => {
+                tracing::warn!("{error}");
+                Ok(())
+            }
+            journaled => journaled,
+        }
     }
 
     /// Keeps the journal of a run that ends at a stage without its bucket, and that has leftovers which only the

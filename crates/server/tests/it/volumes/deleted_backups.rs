@@ -12,6 +12,7 @@ use bowline_store::BackupName;
 use bowline_store::file::{BowlineBackupInfo, ResourceIdentifier, Snapshot};
 use bowline_store::name::RunUid;
 use bowline_testbed::apply::apply;
+use http::{Method, Uri};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -19,6 +20,7 @@ use serde_json::json;
 
 use super::SnapshotWorld;
 use crate::bed::eventually;
+use crate::fault_injection;
 use crate::support::operations::key;
 use crate::support::raw_tar::gzip;
 use crate::support::runs::{is_waiting, phase};
@@ -133,6 +135,34 @@ async fn journal_in_flight_snapshot(trial: &SnapshotWorld) {
     journal.append(&JournalEntry::BlockStarted(started)).await.unwrap();
 }
 
+/// Puts a file into the bucket that belongs to no backup of this test: a location that is completely empty may not be
+/// mounted.
+fn add_other_file(trial: &SnapshotWorld) {
+    let other = trial.world.path("root").join("default/backups/other-cluster");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("file"), "of another cluster").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_flight_snapshot_is_reclaimed_once_where_no_config_map_can_be_created() {
+    let mut trial = SnapshotWorld::start("gone-quota", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({})).await;
+    trial.disk("one");
+    trial.world.end().await.unwrap();
+    journal_in_flight_snapshot(&trial).await;
+    add_other_file(&trial);
+    let options = SnapshotWorld::options(&trial.world);
+    trial.world.run_through(options, |client| {
+        let is_refused = |method: &Method, uri: &Uri| {
+            method == Method::POST && uri.path().ends_with("/configmaps")
+        };
+        fault_injection::faulty_client(client, is_refused)
+    });
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.called("create-snapshot"), 1, "{:?}", trial.calls());
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn in_flight_snapshot_of_a_deleted_backup_is_found_by_tag() {
     let mut trial = SnapshotWorld::start("gone-in-flight", "sdk").await;
@@ -146,6 +176,7 @@ async fn in_flight_snapshot_of_a_deleted_backup_is_found_by_tag() {
     std::fs::write(snapshot.join("tags.json"), tags).unwrap();
     assert_eq!(trial.snapshots_at_plugin().len(), 1);
     journal_in_flight_snapshot(&trial).await;
+    add_other_file(&trial);
 
     start_server(&mut trial);
     until_journal_removed(&trial).await;
@@ -158,6 +189,7 @@ async fn journal_that_is_kept_does_not_grow_with_each_cleanup() {
     trial.world.end().await.unwrap();
     // Without its VolumeSnapshotLocation, the snapshot cannot be asked for.
     journal_in_flight_snapshot(&trial).await;
+    add_other_file(&trial);
     start_server(&mut trial);
     eventually("the absence of a record is journaled", async || pages(&trial).await.len() == 2)
         .await;

@@ -10,18 +10,21 @@
 //! - When all threads hang, the next calls fail at once, until one has returned.
 //! - Finished uploads have threads of their own: other calls that hang do not keep them from being
 //!   published.
+//! - Other calls for a path wait while an upload to it is being published, and fail if that hangs:
+//!   an object that is absent now could appear as soon as the file system responds. An upload whose
+//!   caller has gone is not published.
 //! - Files that were given up are deleted by one thread, one after the other.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bowline_plugin::{Code, Error, Result};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Number of concurrent calls to one bucket.
 const CONCURRENT_CALLS: usize = 8;
@@ -39,7 +42,25 @@ struct GateState {
     timeout: Duration,
     calls: CallPool,
     publications: CallPool,
+    publication_ended: Notify,
     discarded: Mutex<DiscardedValues>,
+}
+
+/// Shows the end of an upload whether its caller still waits for it.
+#[derive(Clone, Debug)]
+pub(super) struct CallerToken(Weak<()>);
+
+impl CallerToken {
+    /// Token, and the value that the caller holds while it waits.
+    pub(super) fn new() -> (Self, Arc<()>) {
+        let caller = Arc::new(());
+        (Self(Arc::downgrade(&caller)), caller)
+    }
+
+    /// True if the caller has gone: it takes the upload for failed, or for unknown.
+    pub(super) fn has_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 /// Calls that share a number of threads.
@@ -95,7 +116,8 @@ impl BucketGate {
 
     fn new(calls: usize, publications: usize, timeout: Duration) -> Self {
         let (calls, publications) = (CallPool::new(calls), CallPool::new(publications));
-        Self(Arc::new(GateState { timeout, calls, publications, discarded: Mutex::default() }))
+        let (publication_ended, discarded) = (Notify::new(), Mutex::default());
+        Self(Arc::new(GateState { timeout, calls, publications, publication_ended, discarded }))
     }
 
     /// Runs blocking work for a path, unless an earlier call for it hangs, or all calls.
@@ -104,7 +126,23 @@ impl BucketGate {
         path: &str,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
+        self.wait_for_publication(path).await?;
         self.run(CallKind::Ordinary, path, job).await
+    }
+
+    /// Waits until no upload to a path is being published. Fails if that hangs.
+    async fn wait_for_publication(&self, path: &str) -> Result<()> {
+        let GateState { timeout, publications, publication_ended, .. } = &*self.0;
+        loop {
+            let mut ended = std::pin::pin!(publication_ended.notified());
+            ended.as_mut().enable();
+            let Some(age) = publications.oldest_of_path(path) else { return Ok(()) };
+            if age >= *timeout {
+                return Err(hanging_error(age));
+            }
+            // After the rest of the time it hangs.
+            let _ = tokio::time::timeout(timeout.saturating_sub(age), ended).await;
+        }
     }
 
     /// Runs the blocking end of an upload to a path, unless the ends of other uploads hang.
@@ -208,6 +246,12 @@ impl CallPool {
         self.running.lock()
     }
 
+    /// Age of the oldest running call for a path.
+    fn oldest_of_path(&self, path: &str) -> Option<Duration> {
+        let running = self.lock_running();
+        running.values().filter(|call| call.path == path).map(|call| call.at.elapsed()).max()
+    }
+
     /// Fails if a call for the same path hangs, or if all calls hang.
     fn check_not_hanging(&self, path: &str, timeout: Duration) -> Result<()> {
         let (mut hanging, mut oldest, mut oldest_of_path) = (0, None, None);
@@ -257,6 +301,7 @@ impl RunningCall {
 impl Drop for RunningCall {
     fn drop(&mut self) {
         self.gate.pool(self.kind).lock_running().remove(&self.number);
+        self.gate.publication_ended.notify_waiters();
     }
 }
 

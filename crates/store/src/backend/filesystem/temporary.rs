@@ -109,8 +109,9 @@ impl TemporaryFile {
         Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
     }
 
-    /// Takes the final name, replacing an existing file.
-    pub(super) fn publish_replacing(mut self) -> Result<Creation> {
+    /// Takes the final name, replacing an existing file. `check` is called right before.
+    pub(super) fn publish_replacing(mut self, check: &impl Fn() -> Result<()>) -> Result<Creation> {
+        check()?;
         let fd = self.folder.fd();
         renameat(fd, self.name.as_str(), fd, self.target.as_str())?;
         self.exists = false;
@@ -118,8 +119,9 @@ impl TemporaryFile {
         Ok(Creation::Created(Guarantee::Atomic))
     }
 
-    /// Takes the final name unless it is taken.
-    pub(super) fn publish_if_absent(self) -> Result<Creation> {
+    /// Takes the final name unless it is taken. `check` is called right before.
+    pub(super) fn publish_if_absent(self, check: &impl Fn() -> Result<()>) -> Result<Creation> {
+        check()?;
         let fd = self.folder.fd();
         match linkat(fd, self.name.as_str(), fd, self.target.as_str(), AtFlags::empty()) {
             Ok(()) => {
@@ -132,7 +134,7 @@ impl TemporaryFile {
                 if self.folder.has_file(std::slice::from_ref(&self.target))? {
                     return Ok(Creation::AlreadyExists);
                 }
-                self.publish_replacing()?;
+                self.publish_replacing(check)?;
                 Ok(Creation::Created(Guarantee::CheckedFirst))
             }
             Err(errno) => Err(errno.into()),

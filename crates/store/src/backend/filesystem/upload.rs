@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use tokio::io::AsyncWriteExt as _;
 
 use super::folder::{Folder, Result};
-use super::gate::BucketGate;
+use super::gate::{BucketGate, CallerToken};
 use super::temporary::TemporaryFile;
 use super::{Creation, Mode, Permit};
 
@@ -65,13 +65,21 @@ impl Upload {
         let _ = gate.run_blocking(key, move || drop(self.open.take())).await;
     }
 
-    /// Gives the file its final name. Blocks.
-    pub(super) fn publish(mut self, mode: Mode, permit: &Permit) -> Result<Creation> {
+    /// Gives the file its final name, unless the caller has gone. Blocks.
+    pub(super) fn publish(
+        mut self,
+        mode: Mode,
+        permit: &Permit,
+        caller: &CallerToken,
+    ) -> Result<Creation> {
         let OpenFile { temporary, .. } = self.open.take().ok_or(Errno::EBADF)?;
-        permit.check()?;
+        let check = || {
+            permit.check()?;
+            if caller.has_gone() { Err(Errno::ECANCELED.into()) } else { Ok(()) }
+        };
         match mode {
-            Mode::Replace => temporary.publish_replacing(),
-            Mode::Create => temporary.publish_if_absent(),
+            Mode::Replace => temporary.publish_replacing(&check),
+            Mode::Create => temporary.publish_if_absent(&check),
         }
     }
 }
@@ -92,6 +100,30 @@ mod tests {
     use super::*;
 
     const BUCKET: &str = "bucket";
+
+    #[test]
+    fn upload_whose_caller_has_gone_is_not_published() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join(BUCKET)).unwrap();
+        let object = root.path().join(BUCKET).join("key");
+        for mode in [Mode::Create, Mode::Replace] {
+            let publish = |is_waiting: bool| {
+                let gate = BucketGate::for_bucket(root.path(), BUCKET);
+                let bucket = Folder::bucket(root.path(), BUCKET).unwrap();
+                let upload = Upload::create(gate, &bucket, &["key".to_owned()]).unwrap();
+                let (token, caller) = CallerToken::new();
+                let caller = is_waiting.then_some(caller);
+                let published = upload.publish(mode, &Permit::default(), &token);
+                drop(caller);
+                published
+            };
+            publish(false).unwrap_err();
+            assert!(!object.exists());
+            publish(true).unwrap();
+            assert!(object.exists());
+            std::fs::remove_file(&object).unwrap();
+        }
+    }
 
     #[test]
     fn upload_that_is_given_up_is_deleted_by_a_blocking_thread() {

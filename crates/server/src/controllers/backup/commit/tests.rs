@@ -26,21 +26,21 @@ async fn commit_without_answer_is_unknown() {
         (call == StoreCall::Create).then(|| Error::new(Code::Unavailable, "the network is down"))
     };
     let broken = store(&memory.clone().failing(unavailable));
-    let error = commit(&broken, &backup("1"), &status()).await.err().unwrap();
+    let error = commit(&broken, &backup("1"), &status(), false).await.err().unwrap();
     assert!(error.to_string().starts_with("the bucket did not confirm whether"), "{error}");
     assert!(status_message(&error).contains("network"), "{error}");
-    let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
+    let end = commit(&store(&memory), &backup("1"), &status(), false).await.unwrap().status;
     assert_eq!(end.phase, Some(BackupPhase::PartiallyFailed));
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_commit_fails_and_repeated_commit_succeeds() {
     let memory = Memory::with_bucket("bucket");
-    let first = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
+    let first = commit(&store(&memory), &backup("1"), &status(), false).await.unwrap().status;
     let again = BackupStatus { errors: 100, ..status() };
-    let again = commit(&store(&memory), &backup("1"), &again).await.unwrap().status;
+    let again = commit(&store(&memory), &backup("1"), &again, false).await.unwrap().status;
     assert_eq!((again.phase, again.errors), (first.phase, 3), "what the record says counts");
-    let end = commit(&store(&memory), &backup("2"), &status()).await.unwrap().status;
+    let end = commit(&store(&memory), &backup("2"), &status(), false).await.unwrap().status;
     assert_eq!((end.phase, end.errors), (Some(BackupPhase::Failed), 4));
     assert!(end.failure_reason.contains("not in the bucket"), "{}", end.failure_reason);
 }
@@ -62,8 +62,18 @@ async fn record_is_absent_only_if_no_attempt_can_have_written_it() {
         (Code::Unavailable, RecordState::Unknown, "the bucket did not confirm the write"),
     ] {
         let memory = Memory::with_bucket("bucket").failing(attempts(first));
-        let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
+        let end = commit(&store(&memory), &backup("1"), &status(), false).await.unwrap();
         assert_eq!(end.recorded, expected);
         assert!(end.status.failure_reason.starts_with(message), "{}", end.status.failure_reason);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn record_may_exist_after_an_earlier_attempt_whatever_the_bucket_answers() {
+    let refused = |call, _: &str| {
+        (call == StoreCall::Create).then(|| Error::new(Code::PermissionDenied, "no luck"))
+    };
+    let store = store(&Memory::with_bucket("bucket").failing(refused));
+    let end = commit(&store, &backup("1"), &status(), true).await.unwrap();
+    assert_eq!(end.recorded, RecordState::Unknown);
 }

@@ -81,6 +81,53 @@ async fn finished_upload_is_published_while_all_other_calls_hang() {
     gate.run_publication("0", || ()).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn object_is_not_absent_while_its_publication_hangs() {
+    let gate = gate();
+    let (release, hang) = mpsc::channel::<()>();
+    let (publishing, started) = (gate.clone(), Arc::new(AtomicUsize::new(0)));
+    let has_started = Arc::clone(&started);
+    let caller = tokio::spawn(async move {
+        let publish = move || {
+            has_started.fetch_add(1, Ordering::SeqCst);
+            let _ = hang.recv();
+        };
+        publishing.run_publication("k", publish).await
+    });
+    while started.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Its caller gives it up, and asks whether the object exists.
+    caller.abort();
+    assert_hanging(gate.run_blocking("k", || ()).await);
+    gate.run_blocking("other", || ()).await.unwrap();
+    drop(release);
+    while gate.run_blocking("k", || ()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_waits_for_a_publication_that_does_not_hang() {
+    let gate = BucketGate::new(4, 2, Duration::from_secs(60));
+    let (release, hang) = mpsc::channel::<()>();
+    let publishing = gate.clone();
+    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let publication = tokio::spawn(async move {
+        let publish = move || {
+            let _ = begun.send(());
+            let _ = hang.recv();
+        };
+        publishing.run_publication("k", publish).await
+    });
+    has_begun.recv().await.unwrap();
+    let mut call = Box::pin(gate.run_blocking("k", || ()));
+    assert!(futures::poll!(&mut call).is_pending());
+    drop(release);
+    call.await.unwrap();
+    publication.await.unwrap().unwrap();
+}
+
 /// Sends the thread that drops it, after a message or the end of its channel.
 struct SlowDrop(mpsc::Receiver<()>, mpsc::Sender<ThreadId>);
 
