@@ -64,6 +64,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::action::NamedAction;
 use crate::cluster::Cluster;
+use crate::compression::CompressionMode;
 use crate::failpoint::{self, Failpoint};
 use crate::journal::{Journal, RecoveredRun};
 use crate::report::Report;
@@ -143,6 +144,8 @@ pub struct Options {
     pub scratch: PathBuf,
     /// Time a plugin may take for a snapshot while pods are frozen; none sets no limit of its own.
     pub freeze_timeout: Option<Duration>,
+    /// Where the archive is compressed.
+    pub compression: CompressionMode,
 }
 
 /// Failure that ends a run.
@@ -230,8 +233,9 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
 
 /// Fills the archive while uploading it. A failure aborts the archive and with it the upload.
 async fn write_archive(context: &Arc<Context>) -> Result<SealedArchive, FatalError> {
-    let (archive, stream, writer) = archive::start(context.started).map_err(FatalError::Archive)?;
-    let Context { store, request, options, cancel, .. } = &**context;
+    let Context { store, request, options, cancel, started, .. } = &**context;
+    let (archive, stream, writer) = archive::start(*started, &options.scratch, options.compression)
+        .map_err(FatalError::Archive)?;
     let upload = upload::contents(store, &request.name, stream, &options.scratch);
     let uploaded = async {
         tokio::select! {
@@ -240,11 +244,13 @@ async fn write_archive(context: &Arc<Context>) -> Result<SealedArchive, FatalErr
             () = canceled_for(cancel, CANCEL_GRACE) => Err(bowline_store::Error::TaskAborted.into()),
         }
     };
-    // The archive ends when this drops it.
     let collected = async move {
         let collected = collect_all(context, &archive).await;
         if collected.is_err() {
             archive.abort().await;
+        } else if archive.finish().await.is_err() {
+            // The upload has failed, and says why.
+            context.mark_archive_failed();
         }
         collected
     };
@@ -252,10 +258,9 @@ async fn write_archive(context: &Arc<Context>) -> Result<SealedArchive, FatalErr
     if uploaded.is_ok() {
         failpoint::hit(Failpoint::ArchiveUploaded);
     }
-    let sealed = writer.finish().await;
     collected?;
     uploaded?;
-    sealed.map_err(FatalError::Archive)
+    writer.finish(|_| Ok(())).await.map_err(FatalError::Archive)
 }
 
 /// Waits until the run was canceled and this time has passed since.

@@ -43,7 +43,7 @@ use crate::action::NamedAction;
 use crate::cluster::Cluster;
 use crate::failpoint::{self, Failpoint};
 use crate::report::{Message, Report, ReportSubject};
-use crate::restore::unpack::UnpackLimits;
+use crate::unpack::UnpackLimits;
 
 pub use admission::{DeletionFacts, DeletionVerdict, Refusal, Scope, check_deletion};
 pub use csi::{DeletableCsiSnapshot, check_csi_ready};

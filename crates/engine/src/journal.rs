@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::backup::csi;
+use crate::csi::record::CsiSnapshotRecord;
 use crate::phase::Stage;
 use crate::report::Message;
 pub use frozen::{FrozenByBlock, FrozenPods, apply_thaw};
@@ -295,7 +295,7 @@ pub struct BlockEnded {
     pub volume_operations: Vec<VolumeOperation>,
     /// Snapshots requested from CSI drivers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
+    pub csi_snapshots: Vec<CsiSnapshotRecord>,
     /// Volumes for which no snapshot was requested, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking_volumes: BTreeMap<String, String>,

@@ -23,7 +23,6 @@ mod apply;
 mod collision;
 mod context;
 pub mod difference;
-pub mod download;
 pub mod filter;
 pub mod finalize;
 pub mod hook;
@@ -42,7 +41,6 @@ pub mod reset;
 mod stack;
 #[cfg(test)]
 mod tests;
-pub mod unpack;
 pub mod version;
 pub mod volume;
 
@@ -61,16 +59,16 @@ use tracing::Instrument as _;
 
 use crate::action::NamedAction;
 use crate::cluster::Cluster;
+use crate::download::DownloadError;
 use crate::journal::{Journal, RecoveredRun};
 use crate::report::{Report, ReportSubject};
 use crate::snapshotter::Snapshotters;
+use crate::unpack::{self, UnpackLimits};
 use context::{Context, ServedApi, discover, prepare};
-use download::DownloadError;
 use item::VisitReason;
 use order::{Priorities, Step, StepGroup};
 use outcome::{build_outcome, unwrap_report};
 use request::Request;
-use unpack::UnpackLimits;
 use volume::VolumeProgressReporter;
 
 pub use item_journal::leftover_volumes;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_engine::restore::unpack::UnpackLimits;
+use bowline_engine::unpack::UnpackLimits;
 use bowline_plugin_host::InheritedEnvironment;
 use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
@@ -467,7 +467,7 @@ fn by_provider(text: &str) -> Result<LocationsByProvider, InvalidValue> {
 
 #[cfg(test)]
 mod tests {
-    use bowline_engine::restore::unpack::ExceededLimit;
+    use bowline_engine::unpack::ExceededLimit;
     use clap::Parser;
 
     use super::*;

@@ -204,7 +204,8 @@ async fn list(
     spooled: &Mutex<Vec<SpooledItem>>,
 ) {
     let Listing { resource, query, .. } = listing;
-    let sink = Sink::archive(archive);
+    let archive = archive.for_list();
+    let sink = Sink::archive(&archive);
     let sink = &sink;
     let expected = Arc::new(ExpectedList::new(&context.progress));
     let announced = Arc::clone(&expected);
@@ -232,6 +233,10 @@ async fn list(
         }
     }
     while visits.next().await.is_some() {}
+    drop(visits);
+    if archive.end_list().await.is_err() {
+        context.mark_archive_failed();
+    }
     if count > 0 {
         let namespace = query.namespace.as_deref();
         tracing::info!(resource = %resource.id, namespace, objects = count, "listed");

@@ -28,10 +28,8 @@ mod cleanup;
 mod create;
 mod failure;
 mod group;
-mod object;
 mod plan;
 mod readiness;
-mod record;
 mod retention;
 mod snapshot_watch;
 
@@ -47,30 +45,31 @@ use tokio::sync::OnceCell;
 
 use super::Context;
 use crate::cluster::{self, Query};
+use crate::csi::record::SnapshotKey;
+pub use crate::csi::record::{
+    BACKUPPER, CsiSnapshotRecord, apply_operation_results, clear_discarded_handles,
+    is_csi_operation,
+};
+use crate::csi::{CLASSES, CONTENTS, SNAPSHOTS, object};
 use crate::item::Object;
 use crate::journal::{CsiIntent, Intent};
 use crate::report::Report;
 use crate::resource::Resource;
-pub use action::BACKUPPER;
 pub(super) use action::built_in;
 use class::Class;
 pub(super) use cleanup::discard_unreferenced;
 pub(super) use create::{SnapshotAttempt, complete_snapshots, create_snapshots};
 use failure::ClassListError;
-use object::{CLASSES, CONTENTS, SNAPSHOTS};
 pub(super) use plan::{
     JournaledCsiSnapshot, PlannedCsiSnapshot, intents, plan_snapshot, plan_snapshots,
     prefer_plugins, waiting_claims,
 };
 pub use readiness::ReadinessWatch;
-pub use record::{
-    CsiSnapshotRecord, apply_operation_results, clear_discarded_handles, is_csi_operation,
-};
 pub use retention::{
     DiscardResult, Leftovers, SnapshotApi, Target, discard, discard_and_report, release, retain,
     targets_of_operations,
 };
-use snapshot_watch::{SnapshotKey, SnapshotWatch};
+use snapshot_watch::SnapshotWatch;
 
 /// Number of objects read or written concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 16;

@@ -21,10 +21,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bowline_api::label;
 
+pub use crate::filter_lists::Lists;
 use crate::glob::{Glob, Globs};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
-pub use compiled_lists::{CompiledLists, Lists};
+pub use compiled_lists::CompiledLists;
 pub use verdict::{FilterVerdict, SkipReason};
 
 /// Objects of the CSI snapshot API. Those in the cluster are not user data; those that a backup creates come as

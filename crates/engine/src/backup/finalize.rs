@@ -9,7 +9,7 @@ use bowline_api::backup::BackupProgress;
 use bowline_api::hook::HookStatus;
 use bowline_api::{Backup, BackupPhase, BackupStatus, PodVolumeBackup};
 use bowline_store::file::{BackupOperation, BowlineBackupInfo, FreezeWindow};
-use bowline_store::{BackupName, BackupStore, Error};
+use bowline_store::{BackupFile, BackupName, BackupStore, Error, Key};
 use bytes::Bytes;
 use futures::stream;
 use jiff::Timestamp;
@@ -39,7 +39,7 @@ pub async fn write(
     store.put(backup, &results).await?;
     let operations = operation_records(&outcome.operations, run);
     let bowline_info = bowline_info(&outcome.operations, outcome.freezes.clone());
-    if outcome.archive.is_err() {
+    let Ok(archive) = &outcome.archive else {
         // Operations and snapshots must be visible nevertheless, and be deleted with the record.
         if !operations.is_empty() {
             store.put(backup, &operations).await?;
@@ -52,6 +52,10 @@ pub async fn write(
         } else {
             store.put(backup, &bowline_info).await
         };
+    };
+    if let Some(index) = &archive.index {
+        let key = Key::Backup(backup.clone(), BackupFile::ArchiveIndex);
+        store.put_stream(&key, index.stream()).await?;
     }
     let copies = Vec::<PodVolumeBackup>::new();
     tokio::try_join!(

@@ -27,10 +27,11 @@ use super::archive::FORMAT_VERSION;
 use super::filter::{self, Kinds, namespaces};
 use super::hook::{Hooks, InvalidHooks};
 use super::policy::Policies;
+pub use crate::lookup::{ListRefused, Lookup};
 use crate::operation::record::RunRef;
 use crate::resource::Resources;
 use crate::selector::Selector;
-pub use facts::{ClusterVersion, Defaults, Facts, ListRefused, Lookup};
+pub use facts::{ClusterVersion, Defaults, Facts};
 pub use location::storage_location_name;
 
 /// Major version of the backup format.

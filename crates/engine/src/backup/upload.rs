@@ -16,7 +16,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 /// Retries of an upload with a plugin.
-const UPLOAD_RETRIES: ExponentialBuilder =
+pub(super) const UPLOAD_RETRIES: ExponentialBuilder =
     ExponentialBuilder::new().with_min_delay(Duration::from_secs(1)).with_max_times(2);
 /// Number of bytes read from disk at a time.
 const CHUNK_SIZE: usize = 256 << 10;

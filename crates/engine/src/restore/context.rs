@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::action;
 use super::action::csi::{self, CsiRestoreContext};
 use super::collision::NamespaceCollisions;
-use super::download::{self, BackupVolumes};
 use super::filter::Filter;
 use super::hook::HookRunner;
 use super::item::{self, Visitor};
@@ -22,16 +21,17 @@ use super::namespace::NamespaceCache;
 use super::outcome::ItemOutcomes;
 use super::rate_limiter::RateLimiter;
 use super::request::Request;
-use super::unpack::{self, Contents, Defect};
 use super::version::Versions;
 use super::volume::{VolumeCreator, VolumeOutcomes};
 use super::{FatalError, Options, Progress, Run};
 use crate::action::NamedAction;
 use crate::cluster::{Cluster, Discovery};
+use crate::download::{self, BackupVolumes};
 use crate::operation::Operation;
 use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
+use crate::unpack::{self, Contents, Defect};
 
 /// Time that a pending plugin call still has after the run was canceled.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);

@@ -27,7 +27,6 @@ use super::item_claims::ItemClaim;
 use super::namespace::NamespaceError;
 use super::outcome::AppliedAction;
 use super::reset::{MissingData, NoMetadata, in_brackets};
-use super::unpack::ReadError;
 use super::version::NotServed;
 use super::volume::{BlockingVolume, ClaimError, RestoredVolume, VolumeError};
 use super::{Context, ServedApi, apply, hook, namespace, report_task_failure, stack, volume};
@@ -36,6 +35,7 @@ use crate::item::Object;
 use crate::operation::Operation;
 use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource};
+use crate::unpack::ReadError;
 use actions::ActionsError;
 use prepare::{ArchiveItem, PreparedItem, ReadyObject};
 

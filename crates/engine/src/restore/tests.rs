@@ -28,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::order::Priorities;
 use super::request::{self, ALLOW_DAMAGED_ARCHIVE};
-use super::unpack::UnpackLimits;
 use super::volume::NoReporter;
 use super::{FatalError, Options, Progress, RestoreOutcome, Run, finalize, run};
 use crate::action::NamedAction;
@@ -38,6 +37,7 @@ use crate::journal::{InMemory, RecoveredRun};
 use crate::resource::{GroupResource, Resource};
 use crate::snapshotter::NoSnapshotters;
 use crate::testing::ValidRestore;
+use crate::unpack::UnpackLimits;
 
 /// An archive entry: path and content.
 type Entry = (String, Vec<u8>);

@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::unpack::Kind;
 use crate::resource::{GroupResource, Resource};
+use crate::unpack::Kind;
 
 /// Resources that the API server serves, in all versions.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct ChosenVersion {
     /// The resource to write to.
     pub resource: Arc<Resource>,
     /// The stored version to read, as an argument of
-    /// [`Contents::read`](super::unpack::Contents::read). `None` is the preferred one.
+    /// [`Contents::read`](crate::unpack::Contents::read). `None` is the preferred one.
     pub stored: Option<String>,
 }
 
@@ -133,7 +133,7 @@ fn not_served_in(id: &GroupResource, stored: Vec<String>, served: &[Arc<Resource
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::restore::unpack::{Contents, UnpackLimits, unpack};
+    use crate::unpack::{Contents, UnpackLimits, unpack};
 
     fn widgets() -> GroupResource {
         GroupResource::new("example.io", "widgets")

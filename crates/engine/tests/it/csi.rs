@@ -8,20 +8,22 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::backup::csi::{self, DiscardResult, SnapshotApi};
 use bowline_engine::backup::{finalize, replace};
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
-use bowline_engine::journal::{JournalEntry, recover};
+use bowline_engine::journal::{InMemory, JournalEntry, recover};
 use bowline_engine::operation::record::RunRef;
 use bowline_engine::operation::{Kind, Operation, State};
 use bowline_engine::report::Report;
-use bowline_plugin::OperationId;
+use bowline_plugin::{OperationId, ResourceIdentifier};
 use bowline_store::backend::Memory;
 use bowline_store::file::{BackupVolumeInfo, CsiSnapshotInfo, Method, Outcome};
 use futures::StreamExt as _;
 use serde_json::json;
 
-use crate::support::backup::{FinishedBackup, archive_of, run_and_read, run_of, store_in};
+use crate::support::backup::{
+    FinishedBackup, archive_of, fn_action, run_and_read, run_of, store_in,
+};
 use crate::support::csi::{
     BACKUP, CONTENTS, CsiTest, DriverBehaviour, FakeCsiDriver, GROUP, GROUP_CONTENTS, GROUPS,
-    SNAPSHOTS, class, cluster, resources, with_groups,
+    SNAPSHOTS, class, cluster, resources, volume, with_groups,
 };
 use crate::support::objects::claim;
 
@@ -542,5 +544,52 @@ async fn without_group_api_claims_are_snapshotted_one_by_one_with_a_warning() {
             warnings.len() == 2 && warnings.iter().all(|text| text.contains(reason)),
             "{warnings:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn no_snapshot_is_requested_if_the_start_of_its_block_cannot_be_journaled() {
+    for has_hooks in [true, false] {
+        let bench = CsiTest::new();
+        if !has_hooks {
+            let mut pod = bench.cluster.object("pods", "shop", "db").unwrap();
+            pod["metadata"]["annotations"] = json!({});
+            bench.cluster.put(pod);
+        }
+        let (mut run, _) = bench.run(Vec::new()).await;
+        run.journal =
+            Arc::new(InMemory::refusing(|entry| matches!(entry, JournalEntry::BlockStarted(_))));
+        let run = run_and_read(run).await;
+        assert_eq!(bench.snapshots(), [json!(null); 0], "{has_hooks}");
+        assert_eq!(bench.driver.handles(), [""; 0]);
+        assert!(!bench.driver.calls().contains(&"freeze".to_owned()));
+        assert!(!run.errors().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn no_snapshot_of_an_additional_claim_is_requested_if_its_intent_cannot_be_journaled() {
+    for refuses in [false, true] {
+        let bench = CsiTest::new();
+        bench.cluster.put(claim("shop", "c", "pv-c"));
+        bench.cluster.put(volume("pv-c", "c"));
+        let (mut run, _) = bench.run(Vec::new()).await;
+        run.backup_item_actions = vec![fn_action("pods", |_, output| {
+            output.additional_items = vec![ResourceIdentifier {
+                group: String::new(),
+                resource: "persistentvolumeclaims".to_owned(),
+                namespace: "shop".to_owned(),
+                name: "c".to_owned(),
+            }];
+            Ok(())
+        })];
+        run.journal = Arc::new(InMemory::refusing(move |entry| {
+            refuses && matches!(entry, JournalEntry::MoreIntents { .. })
+        }));
+        let run = run_and_read(run).await;
+        let calls = bench.driver.calls();
+        assert_eq!(calls.iter().any(|call| call == "begin c"), !refuses, "{calls:?}");
+        assert_eq!(bench.snapshots().len(), if refuses { 2 } else { 3 });
+        assert_eq!(run.errors().is_empty(), !refuses, "{:?}", run.errors());
     }
 }

@@ -10,13 +10,13 @@ use bowline_engine::cluster::{Error as ClusterError, Fake};
 use bowline_engine::journal::{InMemory, JournalEntry, RecoveredRun, recover};
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Request};
-use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_engine::restore::volume::{
     ByteProgress, ProgressReportError, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
 };
 use bowline_engine::restore::{self, FatalError, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_engine::testing::{CompleteSnapshotter, PartialSnapshotter, ValidRestore, archive};
+use bowline_engine::unpack::UnpackLimits;
 use bowline_plugin::{Code, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo};
 use bowline_store::backend::Memory;
 use bowline_store::file::{BackupVolumeInfo, Messages, Method, Snapshot};

@@ -40,8 +40,8 @@ use bowline_engine::delete::{
     self, Deadlines, DeletionFacts, DeletionJob, DeletionPlan, DeletionResult, DeletionVerdict,
     FileOwnership, InventoryError, OpenSnapshotters, Scope, SharedSnapshot,
 };
+use bowline_engine::download::DownloadError;
 use bowline_engine::failpoint::{self, Failpoint};
-use bowline_engine::restore::download::DownloadError;
 use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;

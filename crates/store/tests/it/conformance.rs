@@ -20,6 +20,7 @@ pub(crate) struct Subject {
 pub(crate) async fn assert_conforms(subject: &Subject) {
     returns_what_was_put(subject).await;
     put_replaces(subject).await;
+    returns_the_asked_part(subject).await;
     missing_object_is_not_found(subject).await;
     lists_objects_and_prefixes(subject).await;
     deletes_objects(subject).await;
@@ -86,6 +87,20 @@ async fn returns_what_was_put(subject: &Subject) {
     let none: ByteStream = Box::pin(stream::empty());
     subject.backend.put_object(subject.bucket, "empty", none).await.unwrap();
     assert_eq!(subject.get("empty").await, "");
+    subject.clear().await;
+}
+
+async fn returns_the_asked_part(subject: &Subject) {
+    let content: Vec<u8> = (0..700_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    subject.put("long", content.clone()).await;
+    for (start, end) in [(0, 1), (0, 700_000), (1, 300_001), (699_999, 700_000), (650_000, 800_000)]
+    {
+        let range = start as u64..end as u64;
+        let part = subject.backend.get_range(subject.bucket, "long", range).await.unwrap();
+        let part = part.try_collect::<Vec<Bytes>>().await.unwrap().concat();
+        assert!(part == content[start..end.min(content.len())], "{start}..{end}");
+    }
+    assert!(subject.backend.get_range(subject.bucket, "none", 0..1).await.is_err());
     subject.clear().await;
 }
 

@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use super::failure::{ApiMissing, CsiSnapshotError};
 use super::group::{self, CreatedGroup, GroupMembers};
-use super::object::{self, Snapshot};
 use super::plan::{CsiPlan, JournaledCsiSnapshot, PlannedCsiSnapshot};
-use super::record::CsiSnapshotRecord;
 use super::retention::{self, Target};
 use super::{MAX_CONCURRENT_REQUESTS, SnapshotResources, snapshot_api};
 use crate::backup::Context;
 use crate::backup::item::Sink;
 use crate::backup::volume::SnapshotOutcome;
 use crate::cluster::{self, Subresource};
+use crate::csi::object::{self, Snapshot};
+use crate::csi::record::CsiSnapshotRecord;
 use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::resource::Resource;

@@ -8,15 +8,13 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 
-use super::action::BACKUPPER;
 use super::failure::{ApiMissing, CsiSnapshotError, UnsupportedError};
 use super::group::{self, PlannedGroup};
-use super::record::CsiSnapshotRecord;
-use super::snapshot_watch::SnapshotKey;
 use super::{MAX_CONCURRENT_REQUESTS, SnapshotResources, class, object};
 use crate::backup::block_journal::IntentsInJournal;
 use crate::backup::volume::Volumes;
 use crate::backup::{Context, outside_pods, snapshot};
+use crate::csi::record::{BACKUPPER, CsiSnapshotRecord, SnapshotKey};
 use crate::item::Object;
 use crate::journal::{CsiIntent, Intent};
 

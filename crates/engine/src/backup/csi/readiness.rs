@@ -19,9 +19,9 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::object::{CONTENTS, Content, resource};
 use crate::cluster::watch::{ReflectedState, Reflector};
 use crate::cluster::{self, Cluster, Query, Subresource, WatchEvent};
+use crate::csi::object::{CONTENTS, Content, resource};
 use crate::operation::Operation;
 use crate::resource::Resource;
 

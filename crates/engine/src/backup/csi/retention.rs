@@ -12,7 +12,6 @@
 //! of the backup are therefore touched, and contents that are bound to one of those.
 
 mod batch;
-mod target;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +21,14 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::group::GroupResources;
-use super::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
 use crate::backoff::Backoff;
 use crate::cluster::{Cluster, Error, Query, Subresource};
+use crate::csi::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
+pub use crate::csi::target::{Leftovers, Target, targets_of_operations};
 use crate::failpoint::{self, Failpoint};
 use crate::operation::record::RunRef;
 use crate::resource::{Resource, Resources};
 pub use batch::{DiscardResult, discard, discard_and_report, release, retain};
-pub use target::{Leftovers, Target, targets_of_operations};
 
 /// Time the deletion of a snapshot may take.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(30);

@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::action::csi::CsiRestoreContext;
 use super::super::context::{ContextInputs, assemble, discover};
-use super::super::download::BackupVolumes;
 use super::super::order::Priorities;
-use super::super::unpack::{self, Contents, UnpackLimits};
 use super::super::{Options, Progress, visit_all};
 use super::*;
 use crate::action::NamedAction;
 use crate::cluster::{Cluster, Fake};
+use crate::download::BackupVolumes;
 use crate::report::Report;
 use crate::testing::{self, ValidRestore};
+use crate::unpack::{self, Contents, UnpackLimits};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Time that the server waits if the action does not specify one.

@@ -3,10 +3,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::action::csi::tests::with_csi;
-use super::super::unpack::{self, UnpackLimits};
 use super::*;
 use crate::cluster::Fake;
 use crate::testing::{self, ValidRestore};
+use crate::unpack::{self, UnpackLimits};
 
 fn archive(objects: &[(&str, Value)]) -> Contents {
     let packed = testing::archive(objects);

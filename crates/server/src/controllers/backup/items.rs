@@ -10,6 +10,7 @@ use bowline_engine::backup::{
     self, BackupOutcome, FatalError, Progress, Recovery, UploadError, finalize, replace,
 };
 use bowline_engine::cluster::ApiServer;
+use bowline_engine::compression::CompressionMode;
 use bowline_engine::failpoint::{self, Failpoint};
 use bowline_engine::journal::{self, RecoveredRun};
 use bowline_engine::operation::Operation;
@@ -264,6 +265,7 @@ impl BackupRun<'_> {
                 block_workers: context.options.item_block_worker_count.max(1),
                 scratch: context.options.scratch_dir.clone(),
                 freeze_timeout: Some(context.options.freeze_timeout),
+                compression: CompressionMode::default(),
             },
             progress,
             journal: Arc::clone(&resources.journal) as _,

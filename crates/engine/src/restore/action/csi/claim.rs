@@ -20,7 +20,7 @@ use super::{
     CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, SnapshotSourceError, kind,
     name_in_restore, object,
 };
-use crate::backup::policy::quantity;
+use crate::quantity;
 use crate::report::error_text;
 use crate::resource::GroupResource;
 use crate::restore::volume::ALLOW_EMPTY_HINT;

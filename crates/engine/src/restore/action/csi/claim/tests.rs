@@ -5,7 +5,7 @@ use super::super::super::csi::tests::{
 };
 use super::*;
 use crate::cluster::Fake;
-use crate::restore::download::BackupVolumes;
+use crate::download::BackupVolumes;
 use crate::restore::modifier::Modifiers;
 use crate::restore::reset::VolumeOptions;
 

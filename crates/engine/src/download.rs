@@ -85,7 +85,7 @@ pub async fn fetch_contents(
 }
 
 /// Reads the volume information of a backup. Missing files count as empty.
-pub(super) async fn read_volumes(
+pub(crate) async fn read_volumes(
     store: &BackupStore,
     backup: &BackupName,
 ) -> Result<BackupVolumes, DownloadError> {

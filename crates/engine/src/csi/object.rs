@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::CsiSnapshotRecord;
-pub(super) use crate::csi::{
+use super::record::CsiSnapshotRecord;
+pub(crate) use crate::csi::{
     CLASSES, CONTENTS, GROUP, SNAPSHOTS, being_deleted_patch, deletion_policy_patch, id, resource,
 };
 use crate::operation::record::RunRef;
@@ -20,7 +20,7 @@ const MAX_LABEL_LENGTH: usize = 63;
 const SUFFIX_DIGITS: usize = 10;
 
 /// The name of the VolumeSnapshot of a claim. It starts like Velero's, and is known before the object is created.
-pub(super) fn snapshot_name(claim: &str, request: &str) -> String {
+pub(crate) fn snapshot_name(claim: &str, request: &str) -> String {
     let mut name = format!("velero-{claim}-");
     // Names are ASCII; the API server truncates generated names in the same way.
     name.truncate(name.floor_char_boundary(MAX_LABEL_LENGTH - SUFFIX_DIGITS));
@@ -29,7 +29,7 @@ pub(super) fn snapshot_name(claim: &str, request: &str) -> String {
 }
 
 /// The VolumeSnapshot of a claim, as Velero creates it, with the uid of its backup.
-pub(super) fn snapshot(
+pub(crate) fn snapshot(
     record: &CsiSnapshotRecord,
     claim_labels: &BTreeMap<String, String>,
     backup: &str,
@@ -50,7 +50,7 @@ pub(super) fn snapshot(
 }
 
 /// Facts that a restore needs about a snapshot, as annotations of its VolumeSnapshot.
-pub(super) fn annotations(record: &CsiSnapshotRecord) -> BTreeMap<String, String> {
+pub(crate) fn annotations(record: &CsiSnapshotRecord) -> BTreeMap<String, String> {
     let size = record.restore_size.map(quantity).unwrap_or_default();
     [
         (annotation::VOLUME_SNAPSHOT_HANDLE, record.handle.clone()),
@@ -66,7 +66,7 @@ pub(super) fn annotations(record: &CsiSnapshotRecord) -> BTreeMap<String, String
 }
 
 /// A number of bytes as a Kubernetes quantity.
-pub(super) fn quantity(bytes: i64) -> String {
+pub(crate) fn quantity(bytes: i64) -> String {
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut number, mut unit) = (bytes, 0);
     while number != 0 && number % 1024 == 0 && unit + 1 < UNITS.len() {
@@ -77,15 +77,15 @@ pub(super) fn quantity(bytes: i64) -> String {
 }
 
 /// A time as it appears in the ID of an operation.
-pub(super) fn rfc3339(time: Timestamp) -> String {
+pub(crate) fn rfc3339(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Fields read of a VolumeSnapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Snapshot {
-    pub(super) metadata: Metadata,
+pub(crate) struct Snapshot {
+    pub(crate) metadata: Metadata,
     spec: SnapshotSpec,
     status: Option<SnapshotStatus>,
 }
@@ -110,12 +110,12 @@ struct Owner {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Metadata {
-    pub(super) name: String,
-    pub(super) namespace: String,
-    pub(super) uid: String,
-    pub(super) labels: Option<BTreeMap<String, String>>,
-    pub(super) annotations: Option<BTreeMap<String, String>>,
+pub(crate) struct Metadata {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) uid: String,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) annotations: Option<BTreeMap<String, String>>,
     #[serde(rename = "ownerReferences")]
     owners: Option<Vec<Owner>>,
 }
@@ -142,12 +142,12 @@ impl StatusError {
 }
 
 impl Snapshot {
-    pub(super) fn read(item: &Item) -> serde_json::Result<Self> {
+    pub(crate) fn read(item: &Item) -> serde_json::Result<Self> {
         serde_json::from_slice(item.json())
     }
 
     /// True if it was created for a backup. One that Velero created names only the backup, without its uid.
-    pub(super) fn belongs_to(&self, backup: RunRef<'_>) -> bool {
+    pub(crate) fn belongs_to(&self, backup: RunRef<'_>) -> bool {
         let get = |key| self.metadata.labels.as_ref().and_then(|all| all.get(key));
         match get(label::BACKUP_UID) {
             Some(uid) => uid == backup.uid,
@@ -156,7 +156,7 @@ impl Snapshot {
     }
 
     /// The content that it is bound to; where that is not known yet, the one that it will be bound to.
-    pub(super) fn content(&self) -> String {
+    pub(crate) fn content(&self) -> String {
         let bound = self.status.as_ref().and_then(|status| {
             status.bound_volume_snapshot_content_name.clone().filter(|name| !name.is_empty())
         });
@@ -164,23 +164,23 @@ impl Snapshot {
     }
 
     /// The claim that it is of.
-    pub(super) fn claim(&self) -> Option<&str> {
+    pub(crate) fn claim(&self) -> Option<&str> {
         self.spec.source.persistent_volume_claim_name.as_deref()
     }
 
     /// The VolumeGroupSnapshot that it was taken with, if any.
-    pub(super) fn group(&self) -> Option<&str> {
+    pub(crate) fn group(&self) -> Option<&str> {
         let name = self.status.as_ref()?.volume_group_snapshot_name.as_deref()?;
         Some(name).filter(|name| !name.is_empty())
     }
 
     /// True if the object with this uid owns it.
-    pub(super) fn is_owned_by(&self, uid: &str) -> bool {
+    pub(crate) fn is_owned_by(&self, uid: &str) -> bool {
         self.metadata.owners.iter().flatten().any(|owner| owner.uid == uid)
     }
 
     /// The error in its status, if any.
-    pub(super) fn error(&self) -> Option<String> {
+    pub(crate) fn error(&self) -> Option<String> {
         Some(self.status.as_ref()?.error.as_ref()?.message_text())
     }
 }
@@ -188,26 +188,26 @@ impl Snapshot {
 /// Fields read of a VolumeSnapshotContent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Content {
-    pub(super) metadata: Metadata,
-    pub(super) spec: ContentSpec,
+pub(crate) struct Content {
+    pub(crate) metadata: Metadata,
+    pub(crate) spec: ContentSpec,
     status: Option<ContentStatus>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct ContentSpec {
-    pub(super) driver: String,
-    pub(super) deletion_policy: String,
-    pub(super) volume_snapshot_ref: Reference,
+pub(crate) struct ContentSpec {
+    pub(crate) driver: String,
+    pub(crate) deletion_policy: String,
+    pub(crate) volume_snapshot_ref: Reference,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Reference {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) uid: String,
+pub(crate) struct Reference {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -223,46 +223,46 @@ struct ContentStatus {
 }
 
 impl Content {
-    pub(super) fn read(item: &Item) -> serde_json::Result<Self> {
+    pub(crate) fn read(item: &Item) -> serde_json::Result<Self> {
         serde_json::from_slice(item.json())
     }
 
     /// True if it is the content of a VolumeSnapshot that names it. The controller now and then omits the uid of a
     /// VolumeSnapshot that is in a group.
-    pub(super) fn is_bound_to(&self, snapshot: &Snapshot) -> bool {
+    pub(crate) fn is_bound_to(&self, snapshot: &Snapshot) -> bool {
         let Reference { namespace, name, uid } = &self.spec.volume_snapshot_ref;
         let of = &snapshot.metadata;
         *uid == of.uid || (uid.is_empty() && *namespace == of.namespace && *name == of.name)
     }
 
     /// True if another content reports the same state of its snapshot, whatever its metadata.
-    pub(super) fn has_same_state(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_state(&self, other: &Self) -> bool {
         self.spec == other.spec && self.status == other.status
     }
 
     /// The driver's handle of the snapshot. Once there is one, its point in time is fixed.
-    pub(super) fn handle(&self) -> Option<&str> {
+    pub(crate) fn handle(&self) -> Option<&str> {
         let handle = self.status.as_ref()?.snapshot_handle.as_deref()?;
         Some(handle).filter(|handle| !handle.is_empty())
     }
 
     /// True if it is ready to use.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.status.as_ref().and_then(|status| status.ready_to_use).unwrap_or_default()
     }
 
     /// Size of the volume that a restore needs.
-    pub(super) fn restore_size(&self) -> Option<i64> {
+    pub(crate) fn restore_size(&self) -> Option<i64> {
         self.status.as_ref()?.restore_size
     }
 
     /// The error in its status, if any.
-    pub(super) fn error(&self) -> Option<String> {
+    pub(crate) fn error(&self) -> Option<String> {
         Some(self.status.as_ref()?.error.as_ref()?.message_text())
     }
 
     /// Copies the current state of its snapshot into a record.
-    pub(super) fn copy_into(&self, record: &mut CsiSnapshotRecord) {
+    pub(crate) fn copy_into(&self, record: &mut CsiSnapshotRecord) {
         let status = self.status.clone().unwrap_or_default();
         record.content.clone_from(&self.metadata.name);
         record.handle = status.snapshot_handle.unwrap_or_default();

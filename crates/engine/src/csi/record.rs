@@ -6,11 +6,15 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-use super::action::BACKUPPER;
 use super::object;
-use super::retention::{Leftovers, Target};
-use super::snapshot_watch::SnapshotKey;
+use super::target::{Leftovers, Target};
 use crate::operation::{Operation, State};
+
+/// The name of the action that starts the operations.
+pub const BACKUPPER: &str = "velero.io/csi-volumesnapshot-backupper";
+
+/// Namespace and name of a VolumeSnapshot.
+pub(crate) type SnapshotKey = (String, String);
 
 /// Outcome of a snapshot that was requested from a CSI driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +61,7 @@ pub struct CsiSnapshotRecord {
 
 impl CsiSnapshotRecord {
     /// The volume info of its volume.
-    pub(in crate::backup) fn info(&self, info: BackupVolumeInfo) -> BackupVolumeInfo {
+    pub(crate) fn info(&self, info: BackupVolumeInfo) -> BackupVolumeInfo {
         BackupVolumeInfo {
             backup_method: Some(Method::CsiSnapshot),
             preserve_local_snapshot: true,
@@ -78,13 +82,13 @@ impl CsiSnapshotRecord {
     }
 
     /// Sets the ID of the operation that waits for it.
-    pub(super) fn name_operation(&mut self) {
+    pub(crate) fn name_operation(&mut self) {
         let now = object::rfc3339(Timestamp::now());
         self.operation = format!("{}/{}/{now}", self.namespace, self.name);
     }
 
     /// The object that may exist in the cluster. After a failure this is only an object that could not be deleted.
-    pub(super) fn target(&self) -> Option<Target> {
+    pub(crate) fn target(&self) -> Option<Target> {
         let (name, is_group) = match (self.name.as_str(), self.left_group.as_str()) {
             ("", "") => return None,
             ("", group) => (group, true),
@@ -94,18 +98,18 @@ impl CsiSnapshotRecord {
     }
 
     /// Clears the names of deleted objects.
-    pub(super) fn clear_names(&mut self) {
+    pub(crate) fn clear_names(&mut self) {
         let Self { name, content, operation, handle, group_handle, left_group, .. } = self;
         for gone in [name, content, operation, handle, group_handle, left_group] {
             gone.clear();
         }
     }
 
-    pub(super) fn key(&self) -> SnapshotKey {
+    pub(crate) fn key(&self) -> SnapshotKey {
         (self.namespace.clone(), self.name.clone())
     }
 
-    pub(super) fn claim_id(&self) -> ResourceIdentifier {
+    pub(crate) fn claim_id(&self) -> ResourceIdentifier {
         claim_id(&self.namespace, &self.claim)
     }
 }

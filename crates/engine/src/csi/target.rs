@@ -4,8 +4,8 @@ use std::fmt;
 
 use bowline_plugin::ResourceIdentifier;
 
-use crate::backup::csi::is_csi_operation;
-use crate::csi::{SNAPSHOTS, id};
+use super::record::is_csi_operation;
+use super::{SNAPSHOTS, id};
 use crate::operation::{Operation, State};
 
 /// A VolumeSnapshot or VolumeGroupSnapshot of a backup.
@@ -28,7 +28,7 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    pub(super) fn id(&self) -> ResourceIdentifier {
+    pub(crate) fn id(&self) -> ResourceIdentifier {
         id(SNAPSHOTS, &self.namespace, &self.name)
     }
 
@@ -63,7 +63,7 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    pub(super) fn new(targets: Vec<Target>, not_found: Vec<Target>) -> Self {
+    pub(crate) fn new(targets: Vec<Target>, not_found: Vec<Target>) -> Self {
         Self { targets, not_found }
     }
 
@@ -78,7 +78,7 @@ impl Leftovers {
     }
 
     /// True if there may be a snapshot of a VolumeSnapshot, known or not.
-    pub(in crate::backup::csi) fn may_include(&self, namespace: &str, name: &str) -> bool {
+    pub(crate) fn may_include(&self, namespace: &str, name: &str) -> bool {
         let mut all = self.targets.iter().chain(&self.not_found);
         all.any(|one| one.namespace == namespace && one.name == name)
     }
