@@ -205,31 +205,31 @@ async fn clean_all(
     let all = list_journals(client, namespace).await?;
     let mut before = std::mem::take(kept_journals);
     let each = all.into_iter().map(|journal| {
-        let mut kept = before.remove(&journal.id.run).unwrap_or_default();
+        let mut kept_journal = before.remove(&journal.id.run).unwrap_or_default();
         async move {
-            let ended = Box::pin(clean_one(context, &journal, &mut kept)).await;
-            (journal, kept, ended)
+            let ended = Box::pin(clean_one(context, &journal, &mut kept_journal)).await;
+            (journal, kept_journal, ended)
         }
     });
     let each: Vec<_> = each.collect();
     let mut each =
         std::pin::pin!(futures::stream::iter(each).buffer_unordered(CONCURRENT_CLEANUPS));
-    while let Some((journal, mut kept, ended)) = each.next().await {
+    while let Some((journal, mut kept_journal, ended)) = each.next().await {
         let JournalId { kind, name, .. } = &journal.id;
         match ended {
             // The journal may be open elsewhere for a moment.
-            Ok(false) if kept.reported.is_some() => {
-                kept_journals.insert(journal.id.run, kept);
+            Ok(false) if kept_journal.reported.is_some() => {
+                kept_journals.insert(journal.id.run, kept_journal);
             }
             Ok(false) => {}
             Ok(true) => tracing::info!("removed the journal of {kind} {name}"),
             Err(reason) => {
-                if kept.is_report_due(Timestamp::now()) {
+                if kept_journal.is_report_due(Timestamp::now()) {
                     report_kept(&journal, &reason);
                 } else {
                     tracing::debug!("the journal of {kind} {name} is still kept");
                 }
-                kept_journals.insert(journal.id.run, kept);
+                kept_journals.insert(journal.id.run, kept_journal);
             }
         }
     }
@@ -240,7 +240,7 @@ async fn clean_all(
 async fn clean_one(
     context: &Context,
     journal: &ListedJournal,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<bool, KeepReason> {
     if context.stop.is_cancelled() {
         return Ok(false);
@@ -250,16 +250,22 @@ async fn clean_one(
         JournalRunState::Deleted => {
             // From now on, its bucket is asked again only as often as the backoff allows.
             context.runs.clear_waiting_for_bucket(journal.id.run.as_str());
-            clean_up_deleted(context, journal, kept).await?;
+            clean_up_deleted(context, journal, kept_journal).await?;
             Ok(true)
         }
         JournalRunState::Finished(backup) => {
             let backup = backup_or_placeholder(backup, &context.options.namespace, journal);
             let recovered = read_journal(context, journal).await?;
             let open_store = open_bucket(context, journal, &backup.spec.storage_location).await;
-            let mut leftovers =
-                reclaim_all_in_flight(context, journal, &backup, &recovered, &open_store, kept)
-                    .await?;
+            let mut leftovers = reclaim_all_in_flight(
+                context,
+                journal,
+                &backup,
+                &recovered,
+                &open_store,
+                kept_journal,
+            )
+            .await?;
             leftovers.extend(
                 clean_up_after_end_without_bucket(
                     context,
@@ -273,7 +279,7 @@ async fn clean_one(
             if !leftovers.is_empty() {
                 return Err(KeepReason::Leftovers(leftovers));
             }
-            finish(context, journal, &open_store, kept).await?;
+            finish(context, journal, &open_store, kept_journal).await?;
             Ok(true)
         }
     }
@@ -351,21 +357,25 @@ enum NotReclaimed {
 async fn clean_up_deleted(
     context: &Context,
     journal: &ListedJournal,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<(), KeepReason> {
     let recovered = read_journal(context, journal).await?;
     let backup = placeholder_backup(&context.options.namespace, journal);
-    if journal.id.kind == "Backup" && !kept.operations_canceled && is_uncommitted(&recovered) {
+    if journal.id.kind == "Backup"
+        && !kept_journal.operations_canceled
+        && is_uncommitted(&recovered)
+    {
         // A bucket that is away must not keep plugins at work for a backup that is gone.
         journal_cleanup::cancel_operations(context, &backup, &recovered).await;
-        kept.operations_canceled = true;
+        kept_journal.operations_canceled = true;
     }
     let bucket = open_bucket(context, journal, &backup.spec.storage_location).await;
     let leftovers = if journal.id.kind == "Backup" {
         let mut leftovers =
             delete_unless_recorded(context, journal, &backup, &recovered, &bucket).await?;
         leftovers.extend(
-            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept).await?,
+            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept_journal)
+                .await?,
         );
         leftovers
     } else {
@@ -377,7 +387,7 @@ async fn clean_up_deleted(
     if !leftovers.is_empty() {
         return Err(KeepReason::Leftovers(leftovers));
     }
-    Ok(finish(context, journal, &bucket, kept).await?)
+    Ok(finish(context, journal, &bucket, kept_journal).await?)
 }
 
 /// Removes the scratch files of a run without other leftovers, and then its journal: while the files exist, the journal
@@ -386,9 +396,10 @@ async fn finish(
     context: &Context,
     journal: &ListedJournal,
     bucket: &RunBucket,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<(), CleanupError> {
-    let outcome = delete_scratch(journal, bucket, &mut kept.scratch, Timestamp::now()).await?;
+    let outcome =
+        delete_scratch(journal, bucket, &mut kept_journal.scratch, Timestamp::now()).await?;
     remove_journal(context, journal).await?;
     if let ScratchOutcome::GivenUp { error, remaining } = outcome {
         report_remaining(context, journal, &error, &remaining).await;
@@ -409,9 +420,9 @@ async fn find_leftover_volumes(
 ) -> Result<Vec<String>, CleanupError> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
-    for VolumeRequest { started: begun, .. } in &recovered.volumes {
-        if volumes.get_metadata_opt(&begun.name).await?.is_some() {
-            used.insert(begun.name.as_str());
+    for VolumeRequest { started: request, .. } in &recovered.volumes {
+        if volumes.get_metadata_opt(&request.name).await?.is_some() {
+            used.insert(request.name.as_str());
         }
     }
     Ok(unused_volumes(recovered, &used))
@@ -435,7 +446,7 @@ async fn reclaim_all_in_flight(
     backup: &Backup,
     recovered: &RecoveredRun,
     bucket: &RunBucket,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<Vec<String>, CleanupError> {
     let mut leftovers = Vec::new();
     let mut settled = Vec::new();
@@ -452,7 +463,7 @@ async fn reclaim_all_in_flight(
         };
         match reclaimed {
             Ok(()) => settled.push(intent),
-            Err(reason) if kept.gives_up(intent, Timestamp::now()) => {
+            Err(reason) if kept_journal.gives_up(intent, Timestamp::now()) => {
                 journal_cleanup::log_unclear(intent, &reason.to_string());
                 settled.push(intent);
             }
@@ -514,7 +525,7 @@ async fn delete_unless_recorded(
     let leftovers = journal_cleanup::delete_created(context, backup, recovered).await;
     if leftovers.is_empty() && recorded == BucketRecord::Nothing {
         // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
-        let _held = context.runs.register(backup, Some(NamespaceScope::All));
+        let _registration = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
         if namesake?.is_none() {
             // If the journal stays for another reason, an empty location is expected next time. Each append starts a
