@@ -282,7 +282,8 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
         let spooled =
             collect::items(context, listings_in(ListPhase::BeforeBlocks), archive, &connections)
                 .await;
-        let (of_blocks, deferred) = spooled.into_iter().partition(|held| held.is_of_block);
+        let (of_blocks, deferred) =
+            spooled.into_iter().partition(|spooled_item| spooled_item.is_of_block);
         block::process(context, of_blocks, archive).await;
         collect::visit_spooled(context, deferred, archive).await;
         let spooled =

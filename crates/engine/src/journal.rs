@@ -284,8 +284,8 @@ pub struct BlockEnded {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional: Vec<ResourceIdentifier>,
     /// Location of the stored items' bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept: Option<StoredBlock>,
+    #[serde(rename = "kept", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredBlock>,
     /// Reason why nothing is stored or restored, if the block failed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,

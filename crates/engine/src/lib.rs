@@ -12,6 +12,7 @@
 //! | [`csi`] | the snapshot API: names, objects, and what is recorded of a snapshot |
 //! | [`download`], [`unpack`] | the archive of a backup, read and checked |
 //! | [`glob`] | patterns that users write, compiled once |
+//! | [`leftover`] | wording of reports about leftovers |
 //! | [`snapshotter`] | port to VolumeSnapshotLocations |
 //! | [`schedule`] | when a backup of a Schedule is due, and the Backup to create |
 //! | [`report`] | warnings and errors of a run, from which counts, phases and results are made |
@@ -37,6 +38,7 @@ mod filter_lists;
 pub mod glob;
 mod hook;
 pub mod journal;
+pub mod leftover;
 mod lookup;
 pub mod operation;
 pub mod phase;

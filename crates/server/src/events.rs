@@ -111,27 +111,27 @@ impl Milestone {
     /// The recorder merges Events with the same reason and action: it counts them and keeps the
     /// text of the first. So milestones to be shown separately have different actions.
     pub fn event<K: Resource<DynamicType = ()>>(self, object: &K) -> Event {
-        let normal = |reason: &str, note: String| (EventType::Normal, reason.to_owned(), note);
+        let normal = |reason: &str, text: String| (EventType::Normal, reason.to_owned(), text);
         let mut action = None;
         let mut set_distinct_action = |what: &str, number: &dyn fmt::Display| {
             action = Some(format!("{what}{number}"));
         };
-        let (type_, reason, note) = match self {
+        let (type_, reason, text) = match self {
             Self::Started => normal("Started", "run started".to_owned()),
             Self::Progress { percent, items_done, items_total } => {
                 set_distinct_action("Progress", &percent);
-                let note = format!("{percent} % done: {items_done} of {items_total} known items");
-                normal("Progress", note)
+                let text = format!("{percent} % done: {items_done} of {items_total} known items");
+                normal("Progress", text)
             }
             Self::OperationsStarted { count } => {
                 let operations = if count == 1 { "operation" } else { "operations" };
-                let note = format!("waiting for {count} plugin {operations}");
-                normal("OperationsStarted", note)
+                let text = format!("waiting for {count} plugin {operations}");
+                normal("OperationsStarted", text)
             }
             Self::OperationsProgress { ended, total } => {
                 set_distinct_action("OperationsProgress", &quarter(ended as u64, total as u64));
-                let note = format!("{ended} of {total} plugin operations have ended");
-                normal("OperationsProgress", note)
+                let text = format!("{ended} of {total} plugin operations have ended");
+                normal("OperationsProgress", text)
             }
             Self::Ended { phase: TerminalPhase::Completed } => {
                 normal("Completed", "run completed".to_owned())
@@ -140,9 +140,9 @@ impl Milestone {
                 let noun = K::kind(&()).to_lowercase();
                 let name = object.meta().name.as_deref().unwrap_or_default();
                 let phase_name = phase.as_str();
-                let note =
+                let text =
                     format!("run ended as {phase_name}; see `bowline {noun} describe {name}`");
-                (EventType::Warning, phase.as_str().to_owned(), note)
+                (EventType::Warning, phase.as_str().to_owned(), text)
             }
             Self::WaitingForNamespaces { count } => {
                 set_distinct_action("WaitingForNamespaces", &count);
@@ -150,39 +150,39 @@ impl Milestone {
                     1 => ("namespace", "is"),
                     _ => ("namespaces", "are"),
                 };
-                let note = format!(
+                let text = format!(
                     "waiting for {count} terminating {namespaces}; see the log of the restore"
                 );
-                (EventType::Warning, "WaitingForNamespaces".to_owned(), note)
+                (EventType::Warning, "WaitingForNamespaces".to_owned(), text)
             }
             Self::Canceling => normal("Canceling", "cancellation requested".to_owned()),
             Self::Canceled => normal("Canceled", "run canceled on request".to_owned()),
             Self::Deleting => normal("Deleting", "deletion started".to_owned()),
             Self::NotDeleted => {
-                let note = "deletion failed; see the status of the DeleteBackupRequest".to_owned();
-                (EventType::Warning, "DeletionFailed".to_owned(), note)
+                let text = "deletion failed; see the status of the DeleteBackupRequest".to_owned();
+                (EventType::Warning, "DeletionFailed".to_owned(), text)
             }
             Self::NotSynced => {
-                let note = "backups could not be synced into the cluster; see the condition Synced"
+                let text = "backups could not be synced into the cluster; see the condition Synced"
                     .to_owned();
-                (EventType::Warning, "SyncFailed".to_owned(), note)
+                (EventType::Warning, "SyncFailed".to_owned(), text)
             }
             Self::RetentionHeld => {
-                let note =
+                let text =
                     "the deletion of the expired backup is delayed: the rate limit is reached, or \
                      clocks differ; see the server's log"
                         .to_owned();
-                (EventType::Warning, "RetentionDelayed".to_owned(), note)
+                (EventType::Warning, "RetentionDelayed".to_owned(), text)
             }
             Self::ScratchFilesLeft => {
-                let note = "scratch files stay in the bucket, because they cannot be deleted; the server's log names \
+                let text = "scratch files stay in the bucket, because they cannot be deleted; the server's log names \
                             them";
-                (EventType::Warning, "ScratchFilesRemain".to_owned(), note.to_owned())
+                (EventType::Warning, "ScratchFilesRemain".to_owned(), text.to_owned())
             }
             Self::BucketLost => {
-                let note =
+                let text =
                     "the bucket is unavailable, and the run waits for it; see the server's log";
-                (EventType::Warning, "BucketUnavailable".to_owned(), note.to_owned())
+                (EventType::Warning, "BucketUnavailable".to_owned(), text.to_owned())
             }
             Self::Resumed { attempt } => {
                 set_distinct_action("Resumed", &attempt);
@@ -190,7 +190,7 @@ impl Milestone {
             }
         };
         let action = action.unwrap_or_else(|| reason.clone());
-        Event { type_, reason, note: Some(note), action, secondary: None }
+        Event { type_, reason, note: Some(text), action, secondary: None }
     }
 }
 

@@ -298,11 +298,11 @@ impl<'a> LeaseCandidate<'a> {
         let since = self.observation.unchanged_since(record, now);
         match decide(record, self.identity, since, now) {
             LeaseDecision::Acquire(reason) => self.acquire(record, reason).await,
-            LeaseDecision::Wait { holder, remaining: left } => {
+            LeaseDecision::Wait { holder, remaining } => {
                 if self.holder_log.is_due(holder, now) {
                     tracing::info!(holder, "waiting for the Lease `{NAME}`");
                 }
-                Ok(AcquireStep::Retry(left.min(self.terms.renew_interval)))
+                Ok(AcquireStep::Retry(remaining.min(self.terms.renew_interval)))
             }
         }
     }

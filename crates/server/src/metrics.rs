@@ -286,10 +286,13 @@ impl Metrics {
         drop(tracked);
         let objects = self.sources.lock().snapshot();
         let local = TimeZone::system();
-        let current =
-            objects.as_ref().map(|seen| compute_gauges(seen, &mut intervals, &local, now));
-        self.velero
-            .update_gauges(current.as_ref(), objects.as_ref().map_or(&[], |seen| &seen.backups));
+        let current = objects
+            .as_ref()
+            .map(|current_objects| compute_gauges(current_objects, &mut intervals, &local, now));
+        self.velero.update_gauges(
+            current.as_ref(),
+            objects.as_ref().map_or(&[], |current_objects| &current_objects.backups),
+        );
         let mut text = String::new();
         self.velero.render(&mut text)?;
         text::encode(&mut text, &self.registry)?;
@@ -303,7 +306,7 @@ impl Metrics {
         ended: impl Fn(&OperationLabels),
     ) {
         let mut tracked = self.tracked.lock();
-        let TrackedRuns { runs, known_labels: seen } = &mut *tracked;
+        let TrackedRuns { runs, known_labels: labels_seen } = &mut *tracked;
         let run = runs.entry(run_uid.to_owned()).or_default();
         run.under_way.clear();
         run.oldest.clear();
@@ -317,7 +320,7 @@ impl Metrics {
                 }
                 continue;
             }
-            seen.insert(labels.clone());
+            labels_seen.insert(labels.clone());
             *run.under_way.entry(labels).or_default() += 1;
             let oldest = run.oldest.entry(row).or_insert(operation.created);
             *oldest = operation.created.min(*oldest);

@@ -127,7 +127,7 @@ mod tests {
         let mut tasks = task_set_with_two_tasks();
         let (sender, mut receiver) = tokio::sync::oneshot::channel::<()>();
         tasks.start("stuck", async move {
-            let _held = sender;
+            let _sender = sender;
             std::future::pending().await
         });
         let mut asked = false;

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bowline_api::{Backup, Restore};
+use bowline_engine::leftover::{INTERRUPTED_ITEM, INTERRUPTED_PLUGIN, LEFT_OVER};
 use flate2::read::MultiGzDecoder;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
@@ -320,10 +321,10 @@ fn item_warnings(results: &Value) -> impl Iterator<Item = &str> {
 /// Action and item of a warning about a leftover.
 fn parse_leftover_warning(text: &str) -> Option<ActionOnItem> {
     let (item, rest) = text.split_once(": ")?;
-    let (_, rest) = rest.split_once("while plugin ")?;
-    let (plugin, rest) = rest.split_once(" processed this item")?;
+    let (_, rest) = rest.split_once(INTERRUPTED_PLUGIN)?;
+    let (plugin, rest) = rest.split_once(INTERRUPTED_ITEM)?;
     let key = ActionOnItem { plugin: plugin.to_owned(), item: item.to_owned() };
-    rest.contains("may be left over").then_some(key)
+    rest.contains(LEFT_OVER).then_some(key)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bowline_api::{Backup, DeleteBackupRequest, DownloadRequest};
 use bowline_store::decode::{self, Limits};
-use bowline_testbed::{S3, Velero, eventually_blocking, velero};
+use bowline_testbed::{S3, Velero, eventually, eventually_blocking, velero};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -129,14 +129,12 @@ fn delete_with_wait_reports_server_errors() {
         let requests = env.api::<DeleteBackupRequest>();
         let backups = env.api::<Backup>();
         let server = cluster().runtime.spawn(async move {
-            let request = loop {
+            let request = eventually("the deletion is requested", TIMEOUT, async || {
                 let list = requests.list(&ListParams::default()).await.unwrap().items;
                 let found = list.into_iter().find(|request| request.spec.backup_name == name);
-                if let Some(request) = found {
-                    break request.metadata.name.unwrap();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            };
+                found.and_then(|request| request.metadata.name)
+            })
+            .await;
             if errors.is_null() {
                 backups.delete(name, &DeleteParams::default()).await.unwrap();
                 requests.delete(&request, &DeleteParams::default()).await.unwrap();

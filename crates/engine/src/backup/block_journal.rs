@@ -257,7 +257,7 @@ pub(super) async fn end_block(
         let ended = BlockEnded {
             block,
             visited: visited.into_iter().map(Into::into).collect(),
-            kept: stored_block,
+            stored: stored_block,
             backup_operations: operations
                 .iter()
                 .filter(|one| !one.kind.is_of_volume())

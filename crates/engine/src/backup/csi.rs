@@ -53,6 +53,7 @@ pub use crate::csi::record::{
 use crate::csi::{CLASSES, CONTENTS, SNAPSHOTS, object};
 use crate::item::Object;
 use crate::journal::{CsiIntent, Intent};
+use crate::leftover::LEFT_OVER;
 use crate::report::Report;
 use crate::resource::Resource;
 pub(super) use action::built_in;
@@ -233,7 +234,7 @@ fn snapshot_api(context: &Context) -> Option<SnapshotApi<'_>> {
 }
 
 fn warn_leftover(report: &Report, id: &ResourceIdentifier, target: &Target, reason: &str) {
-    report.warn(id, format!("{target} may be left over: {reason}"));
+    report.warn(id, format!("{target} may be {LEFT_OVER}: {reason}"));
 }
 
 /// Deletes a snapshot that was requested when the server ended and whose outcome is unknown.

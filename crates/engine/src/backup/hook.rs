@@ -91,8 +91,8 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Annotations => f.write_str("of the pod's annotations"),
-            Self::Spec(name) => write!(f, "{name:?} of the backup"),
+            Self::Annotations => f.write_str("(pod annotations)"),
+            Self::Spec(name) => write!(f, "{name:?} (spec.hooks)"),
         }
     }
 }

@@ -330,8 +330,9 @@ async fn create_one(
         }
     };
     tracing::info!(volume, %plugin, location, %snapshot, "snapshot created");
-    let taken = record(SnapshotPhase::Completed, Some(&snapshot));
-    sink.results(context).record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
+    let completed = record(SnapshotPhase::Completed, Some(&snapshot));
+    sink.results(context)
+        .record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(completed)));
     let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
     let snapshot_type = context.request.snapshot_type(ready.snapshotter.snapshot_type);
     let started_operation = |kind, created| Operation {

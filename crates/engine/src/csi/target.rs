@@ -6,6 +6,7 @@ use bowline_plugin::ResourceIdentifier;
 
 use super::record::is_csi_operation;
 use super::{SNAPSHOTS, id};
+use crate::leftover::VOLUME_SNAPSHOT;
 use crate::operation::{Operation, State};
 
 /// A VolumeSnapshot or VolumeGroupSnapshot of a backup.
@@ -22,7 +23,7 @@ pub struct Target {
 impl fmt::Display for Target {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name, is_group } = self;
-        let kind = if *is_group { "VolumeGroupSnapshot" } else { "VolumeSnapshot" };
+        let kind = if *is_group { "VolumeGroupSnapshot" } else { VOLUME_SNAPSHOT };
         write!(formatter, "the {kind} {namespace}/{name}")
     }
 }

@@ -249,9 +249,9 @@ mod tests {
         let ids: Vec<&str> = planted.snapshots.iter().map(|one| one.id.as_str()).collect();
         let handles: Vec<&str> = planted.csi.iter().map(|one| one.handle.as_str()).collect();
         assert_eq!((ids, handles), (vec!["snap-2"], vec!["h2"]));
-        let names: Vec<&str> = shared.iter().map(|kept| kept.snapshot.as_str()).collect();
+        let names: Vec<&str> = shared.iter().map(|one| one.snapshot.as_str()).collect();
         assert_eq!(names, ["snap-1", "h1", "m1", "m2"], "a group stays as a whole");
-        assert!(shared.iter().all(|kept| kept.other_backup == "victim"));
+        assert!(shared.iter().all(|one| one.other_backup == "victim"));
     }
 
     #[tokio::test]

@@ -145,7 +145,7 @@ fn entries_round_trip_through_json() {
         JournalEntry::BlockEnded(Box::new(BlockEnded {
             block: 7,
             visited: vec![item.clone()],
-            kept: Some(StoredBlock { number: 3, sha256: "00".into() }),
+            stored: Some(StoredBlock { number: 3, sha256: "00".into() }),
             backup_operations: vec![BackupOperation::default()],
             errors: vec![JournaledMessage { item: Some(item), text: "no".into() }],
             hooks_attempted: 2,

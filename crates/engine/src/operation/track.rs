@@ -132,7 +132,7 @@ impl OperationTable {
     async fn wait_until_saved(&self, index: usize) {
         let mut saved = self.saved.subscribe();
         // The sender is ours, so it cannot be dropped.
-        let _ = saved.wait_for(|kept| kept.get(index).copied().unwrap_or_default()).await;
+        let _ = saved.wait_for(|written| written.get(index).copied().unwrap_or_default()).await;
     }
 
     fn get(&self, index: usize) -> Option<Operation> {

@@ -98,8 +98,8 @@ pub enum HookSource {
 impl fmt::Display for HookSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Annotations => f.write_str("of the pod's annotations"),
-            Self::Spec(name) => write!(f, "{name:?} of the restore"),
+            Self::Annotations => f.write_str("(pod annotations)"),
+            Self::Spec(name) => write!(f, "{name:?} (spec.hooks)"),
         }
     }
 }

@@ -32,6 +32,7 @@ use super::volume::{BlockingVolume, ClaimError, RestoredVolume, VolumeError};
 use super::{Context, ServedApi, apply, hook, namespace, report_task_failure, stack, volume};
 use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
+use crate::leftover::LEFT_OVER;
 use crate::operation::Operation;
 use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource};
@@ -397,7 +398,7 @@ impl ItemRestore<'_> {
     /// Warns about a volume that a plugin created for the item and that nothing refers to.
     fn warn_unused_volume(&self) {
         if let Some(volume) = self.restored_volume.as_ref().filter(|volume| volume.is_new) {
-            let text = format!("{} is left over: no object refers to it", volume.description);
+            let text = format!("{} is {LEFT_OVER}: no object refers to it", volume.description);
             self.context.report.warn(self.id, text);
         }
     }

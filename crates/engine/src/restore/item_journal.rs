@@ -26,6 +26,7 @@ use crate::journal::{
     self, BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, RecoveredRun,
     StoredBlock, VolumeAnswered, VolumeRequest, VolumeRequested, digest,
 };
+use crate::leftover::{self, INTERRUPTED_PLUGIN, LEFT_OVER};
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject, error_text};
 
@@ -181,7 +182,7 @@ impl ItemJournal {
             block,
             visited: vec![id.clone().into()],
             additional: additional.into_iter().map(Into::into).collect(),
-            kept: stored_item,
+            stored: stored_item,
             failed: outcome.as_ref().err().map(|error| error_text(error)),
             restore_operations: operations.iter().map(|one| record::of_restore(one, run)).collect(),
             errors: errors.into_iter().map(JournaledMessage::from).collect(),
@@ -235,7 +236,7 @@ impl ItemJournal {
         if let Some(reason) = &ended.failed {
             return Some(Err(ActionsError::BeforeRestart(reason.clone())));
         }
-        let Some(stored_item) = &ended.kept else {
+        let Some(stored_item) = &ended.stored else {
             return Some(Ok(ActionsOutcome::Skipped(SkipReason::ActionBeforeRestart)));
         };
         let read = match self.store.scratch(&self.run, stored_item.number, MAX_ITEM_BYTES).await {
@@ -261,12 +262,12 @@ fn leftover_message(requested: &VolumeRequest) -> Option<(ResourceIdentifier, St
         requested;
     let text = match ended {
         None => format!(
-            "the server stopped while plugin {plugin} created a volume from snapshot {snapshot}; \
-             the volume, if it exists, may be left over"
+            "{INTERRUPTED_PLUGIN}{plugin} created a volume from snapshot {snapshot}; the volume, \
+             if it exists, may be {LEFT_OVER}"
         ),
         Some(VolumeAnswered { volume: Some(volume), .. }) => format!(
             "plugin {plugin} created volume {volume} from snapshot {snapshot}; the volume is \
-             left over unless a PersistentVolume refers to it"
+             {LEFT_OVER} unless a PersistentVolume refers to it"
         ),
         Some(VolumeAnswered { volume: None, .. }) => return None,
     };
@@ -307,10 +308,7 @@ pub(super) fn replay(context: &Context, recovered: &RecoveredRun) {
         recovered.unfinished.iter().flat_map(|started| &started.intents)
     {
         let id: ResourceIdentifier = item.clone().into();
-        let text = format!(
-            "the server stopped while plugin {plugin} processed this item, and the plugin is \
-             called again; results of the first call may be left over"
-        );
+        let text = leftover::interrupted_action(plugin, "and the plugin is called again");
         context.report.warn(&id, text);
     }
     for (id, text) in

@@ -29,6 +29,7 @@ use super::Context;
 use super::item::SkipReason;
 use super::item_journal::EarlierVolume;
 use super::reset::{self, ClaimBinding, SavedData, VolumeDecision};
+use crate::leftover::LEFT_OVER;
 use crate::resource::GroupResource;
 pub use claim_tracker::ClaimTracker;
 pub(super) use creation::VolumeCreator;
@@ -200,8 +201,8 @@ async fn restore_from_snapshot(
             tracing::info!(item = %id, "the PersistentVolume is in use; its data is not changed");
             if let Some(volume) = created {
                 let text = format!(
-                    "volume {volume}, which was created before the server restarted, is left \
-                     over: another PersistentVolume has its name now"
+                    "volume {volume}, which was created before the server restarted, is \
+                     {LEFT_OVER}: another PersistentVolume has its name now"
                 );
                 context.report.warn(id, text);
             }

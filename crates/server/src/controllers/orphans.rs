@@ -222,31 +222,31 @@ async fn clean_all(
     let all = list_journals(client, namespace).await?;
     let mut before = std::mem::take(kept_journals);
     let each = all.into_iter().map(|journal| {
-        let mut kept = before.remove(&journal.id.run).unwrap_or_default();
+        let mut kept_journal = before.remove(&journal.id.run).unwrap_or_default();
         async move {
-            let ended = Box::pin(clean_one(context, &journal, &mut kept)).await;
-            (journal, kept, ended)
+            let ended = Box::pin(clean_one(context, &journal, &mut kept_journal)).await;
+            (journal, kept_journal, ended)
         }
     });
     let each: Vec<_> = each.collect();
     let mut each =
         std::pin::pin!(futures::stream::iter(each).buffer_unordered(CONCURRENT_CLEANUPS));
-    while let Some((journal, mut kept, ended)) = each.next().await {
+    while let Some((journal, mut kept_journal, ended)) = each.next().await {
         let JournalId { kind, name, .. } = &journal.id;
         match ended {
             // The journal may be open elsewhere for a moment.
-            Ok(false) if kept.reported.is_some() => {
-                kept_journals.insert(journal.id.run, kept);
+            Ok(false) if kept_journal.reported.is_some() => {
+                kept_journals.insert(journal.id.run, kept_journal);
             }
             Ok(false) => {}
             Ok(true) => tracing::info!("removed the journal of {kind} {name}"),
             Err(reason) => {
-                if kept.is_report_due(Timestamp::now()) {
+                if kept_journal.is_report_due(Timestamp::now()) {
                     report_kept(&journal, &reason);
                 } else {
-                    tracing::debug!("the journal of {kind} {name} is still kept");
+                    tracing::debug!("the journal of {kind} {name} is still kept_journal");
                 }
-                kept_journals.insert(journal.id.run, kept);
+                kept_journals.insert(journal.id.run, kept_journal);
             }
         }
     }
@@ -257,7 +257,7 @@ async fn clean_all(
 async fn clean_one(
     context: &Context,
     journal: &ListedJournal,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<bool, KeepReason> {
     if context.stop.is_cancelled() {
         return Ok(false);
@@ -267,16 +267,22 @@ async fn clean_one(
         JournalRunState::Deleted => {
             // From now on, its bucket is asked again only as often as the backoff allows.
             context.runs.clear_waiting_for_bucket(journal.id.run.as_str());
-            clean_up_deleted(context, journal, kept).await?;
+            clean_up_deleted(context, journal, kept_journal).await?;
             Ok(true)
         }
         JournalRunState::Finished(backup) => {
             let backup = backup_or_placeholder(backup, &context.options.namespace, journal);
             let recovered = read_journal(context, journal).await?;
             let open_store = open_bucket(context, journal, &backup.spec.storage_location).await;
-            let InFlightOutcome { mut leftovers, settled } =
-                reclaim_all_in_flight(context, journal, &backup, &recovered, &open_store, kept)
-                    .await?;
+            let InFlightOutcome { mut leftovers, settled } = reclaim_all_in_flight(
+                context,
+                journal,
+                &backup,
+                &recovered,
+                &open_store,
+                kept_journal,
+            )
+            .await?;
             leftovers.extend(
                 clean_up_after_end_without_bucket(
                     context,
@@ -284,7 +290,7 @@ async fn clean_one(
                     &backup,
                     &recovered,
                     &open_store,
-                    kept,
+                    kept_journal,
                 )
                 .await?,
             );
@@ -292,7 +298,7 @@ async fn clean_one(
                 journal_settled(context, journal, &settled).await;
                 return Err(KeepReason::Leftovers(leftovers));
             }
-            finish(context, journal, &open_store, kept).await?;
+            finish(context, journal, &open_store, kept_journal).await?;
             Ok(true)
         }
     }
@@ -303,7 +309,7 @@ fn report_kept(journal: &ListedJournal, reason: &KeepReason) {
     let leftovers = match reason {
         KeepReason::Failed(reason) => {
             let reason = status_message(reason);
-            return tracing::warn!("the journal of {kind} {name} is kept: {reason}");
+            return tracing::warn!("the journal of {kind} {name} is kept_journal: {reason}");
         }
         KeepReason::Leftovers(leftovers) => leftovers,
     };
@@ -370,22 +376,27 @@ enum NotReclaimed {
 async fn clean_up_deleted(
     context: &Context,
     journal: &ListedJournal,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<(), KeepReason> {
     let recovered = read_journal(context, journal).await?;
     let backup = placeholder_backup(&context.options.namespace, journal);
-    if journal.id.kind == "Backup" && !kept.operations_canceled && is_uncommitted(&recovered) {
+    if journal.id.kind == "Backup"
+        && !kept_journal.operations_canceled
+        && is_uncommitted(&recovered)
+    {
         // A bucket that is away must not keep plugins at work for a backup that is gone.
         journal_cleanup::cancel_operations(context, &backup, &recovered).await;
-        kept.operations_canceled = true;
+        kept_journal.operations_canceled = true;
     }
     let bucket = open_bucket(context, journal, &backup.spec.storage_location).await;
     let mut settled = Vec::new();
     let leftovers = if journal.id.kind == "Backup" {
         let mut leftovers =
-            delete_unless_recorded(context, journal, &backup, &recovered, &bucket, kept).await?;
+            delete_unless_recorded(context, journal, &backup, &recovered, &bucket, kept_journal)
+                .await?;
         let in_flight =
-            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept).await?;
+            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept_journal)
+                .await?;
         settled = in_flight.settled;
         leftovers.extend(in_flight.leftovers);
         leftovers
@@ -399,7 +410,7 @@ async fn clean_up_deleted(
         journal_settled(context, journal, &settled).await;
         return Err(KeepReason::Leftovers(leftovers));
     }
-    Ok(finish(context, journal, &bucket, kept).await?)
+    Ok(finish(context, journal, &bucket, kept_journal).await?)
 }
 
 /// Removes the scratch files of a run without other leftovers, and then its journal: while the files exist, the journal
@@ -408,9 +419,10 @@ async fn finish(
     context: &Context,
     journal: &ListedJournal,
     bucket: &RunBucket,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<(), CleanupError> {
-    let outcome = delete_scratch(journal, bucket, &mut kept.scratch, Timestamp::now()).await?;
+    let outcome =
+        delete_scratch(journal, bucket, &mut kept_journal.scratch, Timestamp::now()).await?;
     remove_journal(context, journal).await?;
     if let ScratchOutcome::GivenUp { error, remaining } = outcome {
         report_remaining(context, journal, &error, &remaining).await;
@@ -431,9 +443,9 @@ async fn find_leftover_volumes(
 ) -> Result<Vec<String>, CleanupError> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
-    for VolumeRequest { started: begun, .. } in &recovered.volumes {
-        if volumes.get_metadata_opt(&begun.name).await?.is_some() {
-            used.insert(begun.name.as_str());
+    for VolumeRequest { started: request, .. } in &recovered.volumes {
+        if volumes.get_metadata_opt(&request.name).await?.is_some() {
+            used.insert(request.name.as_str());
         }
     }
     Ok(unused_volumes(recovered, &used))
@@ -467,12 +479,13 @@ async fn reclaim_all_in_flight(
     backup: &Backup,
     recovered: &RecoveredRun,
     bucket: &RunBucket,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<InFlightOutcome, CleanupError> {
     let mut outcome = InFlightOutcome::default();
     let request_of = |intent: &Intent| intent.snapshot.as_ref().map(|one| one.request.clone());
-    let is_open =
-        |intent: &&Intent| request_of(intent).is_none_or(|one| !kept.settled.contains(&one));
+    let is_open = |intent: &&Intent| {
+        request_of(intent).is_none_or(|one| !kept_journal.settled.contains(&one))
+    };
     let open: Vec<&Intent> = recovered.in_flight.iter().filter(is_open).collect();
     if open.is_empty() {
         return Ok(outcome);
@@ -488,7 +501,7 @@ async fn reclaim_all_in_flight(
         };
         match reclaimed {
             Ok(()) => outcome.settled.extend(request_of(intent)),
-            Err(reason) if kept.gives_up(intent, Timestamp::now()) => {
+            Err(reason) if kept_journal.gives_up(intent, Timestamp::now()) => {
                 journal_cleanup::log_unclear(intent, &reason.to_string());
                 outcome.settled.extend(request_of(intent));
             }
@@ -498,7 +511,7 @@ async fn reclaim_all_in_flight(
             }
         }
     }
-    kept.settled.extend(outcome.settled.iter().cloned());
+    kept_journal.settled.extend(outcome.settled.iter().cloned());
     Ok(outcome)
 }
 
@@ -550,13 +563,13 @@ async fn delete_unless_recorded(
     backup: &Backup,
     recovered: &RecoveredRun,
     bucket: &RunBucket,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<Vec<String>, CleanupError> {
     let created = journal_cleanup::created_objects(recovered);
     let store = match bucket {
         RunBucket::Same(store) => store,
         RunBucket::Away(error) => {
-            kept.no_record_since = None;
+            kept_journal.no_record_since = None;
             return Err(Arc::clone(error).into());
         }
         // The unknown bucket may have the complete backup.
@@ -567,14 +580,14 @@ async fn delete_unless_recorded(
     let name = BackupName::new(backup.name_any())?;
     let found = find_record(store, &name, &journal.id.run, may_be_empty(recovered)).await;
     if found.is_err() {
-        kept.no_record_since = None;
+        kept_journal.no_record_since = None;
     }
     let recorded = found?;
     if recorded == BucketRecord::Ours {
         return Ok(Vec::new());
     }
     let may_arrive = recovered.commit_attempted.is_some() && !has_no_record(recovered);
-    if may_arrive && !kept.is_commit_settled(Timestamp::now()) {
+    if may_arrive && !kept_journal.is_commit_settled(Timestamp::now()) {
         let arriving = "velero-backup.json, whose write the bucket did not confirm: it may still \
                         arrive, so nothing is deleted until the bucket was without it for an hour";
         return Ok(vec![arriving.to_owned()]);
@@ -582,7 +595,7 @@ async fn delete_unless_recorded(
     let leftovers = journal_cleanup::delete_created(context, backup, recovered).await;
     if leftovers.is_empty() && recorded == BucketRecord::Nothing {
         // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
-        let _held = context.runs.register(backup, Some(NamespaceScope::All));
+        let _registration = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
         if namesake?.is_none() {
             // If the journal stays for another reason, an empty location is expected next time. Each append starts a
@@ -646,7 +659,7 @@ async fn clean_up_after_end_without_bucket(
     backup: &Backup,
     recovered: &RecoveredRun,
     bucket: &RunBucket,
-    kept: &mut KeptJournal,
+    kept_journal: &mut KeptJournal,
 ) -> Result<Vec<String>, CleanupError> {
     match recovered.ended_without_bucket {
         None => Ok(Vec::new()),
@@ -657,7 +670,7 @@ async fn clean_up_after_end_without_bucket(
             Ok(journal_cleanup::delete_created(context, backup, recovered).await)
         }
         Some(Stage::Finalizing | Stage::Over) => {
-            delete_unless_recorded(context, journal, backup, recovered, bucket, kept).await
+            delete_unless_recorded(context, journal, backup, recovered, bucket, kept_journal).await
         }
     }
 }

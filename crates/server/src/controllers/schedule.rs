@@ -68,8 +68,10 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 /// Reason why a Schedule could not be processed this time. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum ScheduleError {
+    #[error("cannot read the Schedule")]
+    ReadSchedule(#[source] kube::Error),
     #[error("cannot read the Backup that the Schedule waits for")]
-    Read(#[source] kube::Error),
+    ReadBackup(#[source] kube::Error),
     #[error("cannot write the status of the Schedule")]
     WriteSchedule(#[source] kube::Error),
     #[error("cannot list the Backups of the Schedule")]
@@ -104,8 +106,11 @@ impl Controller {
             return self.apply_decision(watched, decision, now).await;
         }
         // The watch may be behind this server's own last write.
-        let read =
-            self.schedules.get_opt(&watched.name_any()).await.map_err(ScheduleError::Read)?;
+        let read = self
+            .schedules
+            .get_opt(&watched.name_any())
+            .await
+            .map_err(ScheduleError::ReadSchedule)?;
         let Some(schedule) = read else { return Ok(Requeue::OnChange) };
         let now = Timestamp::now();
         self.apply_decision(&schedule, self.decide(&schedule, now), now).await
@@ -162,10 +167,12 @@ impl Controller {
         let name = match naming(schedule, time, &others) {
             BackupNaming::Exists => None,
             BackupNaming::Create(name) => Some((name, None)),
-            BackupNaming::CreateRenamed { name, usual_name: taken } => Some((name, Some(taken))),
+            BackupNaming::CreateRenamed { name, usual_name: name_in_use } => {
+                Some((name, Some(name_in_use)))
+            }
             BackupNaming::NoFreeName(name) => return Err(ScheduleError::NameTaken(name)),
         };
-        if let Some((name, taken)) = name {
+        if let Some((name, name_in_use)) = name {
             if let Some(other) = others.iter().find(|backup| blocks_next(backup)) {
                 self.enable(schedule).await?;
                 tracing::debug!(
@@ -175,10 +182,10 @@ impl Controller {
                 self.record_wait(schedule, other);
                 return Ok(Requeue::After(held_pause(self.waits_for.lock().len())));
             }
-            if let Some(taken) = taken {
+            if let Some(name_in_use) = name_in_use {
                 tracing::warn!(
                     backup = name,
-                    taken,
+                    name_in_use,
                     "the backup gets another name, because another cluster that uses the same \
                      bucket and prefix has created one with the usual name; use a separate prefix \
                      for each cluster"
@@ -198,7 +205,7 @@ impl Controller {
     async fn is_still_held(&self, schedule: &Schedule) -> Result<bool, ScheduleError> {
         let name = schedule.name_any();
         let Some(other) = self.waits_for.lock().get(&name).cloned() else { return Ok(false) };
-        let other = self.backups.get_opt(&other).await.map_err(ScheduleError::Read)?;
+        let other = self.backups.get_opt(&other).await.map_err(ScheduleError::ReadBackup)?;
         let is_held = other.as_ref().is_some_and(blocks_next);
         if !is_held {
             self.waits_for.lock().remove(&name);
@@ -226,7 +233,7 @@ impl Controller {
             // Not in the list a moment ago: another server has just created it, or it is not of this Schedule. If it
             // was imported meanwhile, the next attempt uses another name.
             Err(error) if patch::is_already_exists(&error) => {
-                let found = self.backups.get_opt(&name).await.map_err(ScheduleError::Read)?;
+                let found = self.backups.get_opt(&name).await.map_err(ScheduleError::ReadBackup)?;
                 let label = schedule_label(schedule);
                 let is_ours = |found: &Backup| {
                     found.labels().get(label::SCHEDULE_NAME) == Some(&label) && !is_imported(found)

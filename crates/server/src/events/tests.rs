@@ -71,7 +71,7 @@ fn every_milestone_has_an_event_type_reason_and_note() {
     use EventType::{Normal, Warning};
     let progress = Milestone::Progress { percent: 50, items_done: 24, items_total: 40 };
     let ended = |phase| Milestone::Ended { phase };
-    for (milestone, type_, reason, note, action) in [
+    for (milestone, type_, reason, text, action) in [
         (Milestone::Started, Normal, "Started", "run started", "Started"),
         (progress, Normal, "Progress", "50 % done: 24 of 40 known items", "Progress50"),
         (
@@ -135,14 +135,14 @@ fn every_milestone_has_an_event_type_reason_and_note() {
             "Resumed2",
         ),
     ] {
-        assert_event(&milestone, type_, [reason, note, action]);
+        assert_event(&milestone, type_, [reason, text, action]);
     }
 }
 
 #[test]
 fn waiting_milestones_are_warnings() {
     use EventType::Warning;
-    for (milestone, type_, reason, note, action) in [
+    for (milestone, type_, reason, text, action) in [
         (
             Milestone::WaitingForNamespaces { count: 1 },
             Warning,
@@ -187,14 +187,14 @@ fn waiting_milestones_are_warnings() {
             "ScratchFilesRemain",
         ),
     ] {
-        assert_event(&milestone, type_, [reason, note, action]);
+        assert_event(&milestone, type_, [reason, text, action]);
     }
 }
 
-fn assert_event(milestone: &Milestone, type_: EventType, [reason, note, action]: [&str; 3]) {
+fn assert_event(milestone: &Milestone, type_: EventType, [reason, text, action]: [&str; 3]) {
     let event = milestone.event(&backup());
     let actual = (event.type_, event.reason.as_str(), event.note.as_deref());
-    assert_eq!(actual, (type_, reason, Some(note)), "{milestone:?}");
+    assert_eq!(actual, (type_, reason, Some(text)), "{milestone:?}");
     assert_eq!(event.action, action, "{milestone:?}");
 }
 

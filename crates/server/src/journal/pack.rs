@@ -34,7 +34,7 @@ pub enum UnpackError {
 /// True for a record about pods that may be frozen.
 pub(super) fn must_stay_readable(record: &JournalEntry) -> bool {
     match record {
-        JournalEntry::BlockStarted(begun) => !begun.pods.is_empty(),
+        JournalEntry::BlockStarted(started) => !started.pods.is_empty(),
         JournalEntry::BlockEnded(ended) => !ended.frozen.is_empty(),
         JournalEntry::Thawed { .. } | JournalEntry::PostHooks { .. } => true,
         _ => false,

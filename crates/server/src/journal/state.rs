@@ -66,13 +66,13 @@ impl JournalState {
             known.frozen.apply(record);
             known.in_flight.apply(record);
         }
-        let JournalEntry::BlockStarted(begun) = record else { return };
-        if begun.pods.is_empty() {
+        let JournalEntry::BlockStarted(started) = record else { return };
+        if started.pods.is_empty() {
             return;
         }
         let is_free = |locked: &Option<BTreeSet<String>>| {
             let mut locked = locked.iter().flatten();
-            locked.all(|uid| begun.pods.iter().all(|pod| pod.uid != *uid))
+            locked.all(|uid| started.pods.iter().all(|pod| pod.uid != *uid))
         };
         // The sender is ours, so it cannot be dropped.
         let _ = self.locked.subscribe().wait_for(is_free).await;
@@ -81,12 +81,12 @@ impl JournalState {
     /// Reverts a record that was not written. A block that was not started freezes no pod; all
     /// other records describe things that have happened.
     pub(super) fn revert(&self, record: &JournalEntry) {
-        if let JournalEntry::BlockStarted(begun) = record {
+        if let JournalEntry::BlockStarted(started) = record {
             let mut known = self.recorded.lock();
-            known.frozen.apply(&JournalEntry::Thawed { block: begun.block, errors: Vec::new() });
+            known.frozen.apply(&JournalEntry::Thawed { block: started.block, errors: Vec::new() });
             known
                 .in_flight
-                .apply(&JournalEntry::InFlight { block: begun.block, intents: Vec::new() });
+                .apply(&JournalEntry::InFlight { block: started.block, intents: Vec::new() });
         }
     }
 

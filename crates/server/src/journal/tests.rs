@@ -213,14 +213,14 @@ fn oversized_record_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn append_is_retried_for_less_than_twenty_seconds() {
-    for (pace, fewest, most) in [(Duration::ZERO, 6, 12), (Duration::from_hours(1), 3, 4)] {
+    for (pause, fewest, most) in [(Duration::ZERO, 6, 12), (Duration::from_hours(1), 3, 4)] {
         let begin = Instant::now();
         let mut attempts = Attempts::new(attempts::WRITE_LIMITS);
         let mut count = 0;
         loop {
             count += 1;
             let attempt = async {
-                tokio::time::sleep(pace).await;
+                tokio::time::sleep(pause).await;
                 Err::<(), _>(Error::Timeout)
             };
             let error = attempts.attempt(attempt).await.unwrap_err();
@@ -368,8 +368,8 @@ fn item_records(block: u64) -> [JournalEntry; 2] {
         kept: Some(StoredBlock { number: block, sha256 }),
         ..BlockEnded::default()
     };
-    let begun = BlockStarted { block, intents: vec![intent], ..BlockStarted::default() };
-    [JournalEntry::BlockStarted(begun), JournalEntry::BlockEnded(Box::new(ended))]
+    let started = BlockStarted { block, intents: vec![intent], ..BlockStarted::default() };
+    [JournalEntry::BlockStarted(started), JournalEntry::BlockEnded(Box::new(ended))]
 }
 
 #[test]

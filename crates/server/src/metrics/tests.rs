@@ -20,8 +20,9 @@ fn operation(plugin: &str, item: &str, created: i64, state: State) -> Operation 
     let item = ResourceIdentifier { name: item.to_owned(), ..ResourceIdentifier::default() };
     let id = OperationId::new("op").unwrap();
     let hour = Duration::from_hours(1);
-    let begun = Operation::started(Kind::ItemBackup, name(plugin), item, id, second(created), hour);
-    Operation { state, ..begun }
+    let started =
+        Operation::started(Kind::ItemBackup, name(plugin), item, id, second(created), hour);
+    Operation { state, ..started }
 }
 
 fn failed() -> State {

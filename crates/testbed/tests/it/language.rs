@@ -104,6 +104,21 @@ impl<'ast> Visit<'ast> for Definitions {
         visit::visit_impl_item(self, item);
     }
 
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        self.names.extend(field.ident.as_ref().map(ToString::to_string));
+        visit::visit_field(self, field);
+    }
+
+    /// Parameters of functions and closures, variables, and names in patterns.
+    fn visit_pat_ident(&mut self, pattern: &'ast syn::PatIdent) {
+        self.add(&pattern.ident);
+        visit::visit_pat_ident(self, pattern);
+    }
+
+    fn visit_use_rename(&mut self, rename: &'ast syn::UseRename) {
+        self.add(&rename.rename);
+    }
+
     fn visit_variant(&mut self, variant: &'ast syn::Variant) {
         self.variants.push(variant.ident.to_string());
         visit::visit_variant(self, variant);
@@ -188,4 +203,12 @@ fn names_are_judged_by_their_words() {
     {
         assert!(replacement(fine).is_none(), "{fine}");
     }
+}
+
+#[test]
+fn names_are_read_wherever_they_are_defined() {
+    let source = "use a as b; struct C { d: u8 } fn e(f: u8) { let g = |h| match h { Some(i) => i, _ => 0 }; }";
+    let mut found = Definitions::default();
+    found.visit_file(&syn::parse_str(source).unwrap());
+    assert_eq!(found.names, ["b", "C", "d", "e", "f", "g", "h", "i"]);
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bowline_api::{Backup, DeleteBackupRequest, VolumePluginBackup};
+use bowline_engine::leftover::{LEFT_OVER, V1_CANNOT_SEARCH, VOLUME_SNAPSHOT};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
@@ -132,9 +133,9 @@ pub(crate) fn snapshot_records(records: &Value) -> Vec<SnapshotRecord> {
 pub(crate) fn volume_leftover_warnings<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String> {
     let is_about_volume = |text: &&str| {
         let is_of_volume = text.starts_with("persistentvolumes/");
-        let is_of_csi =
-            text.starts_with("persistentvolumeclaims/") && text.contains(": the VolumeSnapshot ");
-        (is_of_volume || is_of_csi) && text.contains("left over")
+        let is_of_csi = text.starts_with("persistentvolumeclaims/")
+            && text.contains(&format!(": the {VOLUME_SNAPSHOT} "));
+        (is_of_volume || is_of_csi) && text.contains(LEFT_OVER)
     };
     warnings.filter(is_about_volume).map(str::to_owned).collect()
 }
@@ -184,9 +185,7 @@ pub(crate) async fn collect_deletion_evidence(
 /// Leftovers at plugins of version 1, which cannot be queried, according to the server's log. A backup that is deleted
 /// while it runs has no results file that could name them.
 fn log_leftover_warnings(log: &str) -> impl Iterator<Item = String> {
-    let is_notice = |line: &&str| {
-        line.contains("level=error") && line.contains("v1 plugins cannot search for snapshots")
-    };
+    let is_notice = |line: &&str| line.contains("level=error") && line.contains(V1_CANNOT_SEARCH);
     log.lines().filter(is_notice).map(str::to_owned)
 }
 

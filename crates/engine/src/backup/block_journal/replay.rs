@@ -10,6 +10,7 @@ use crate::backup::archive::{Archive, Entry};
 use crate::backup::volume::SnapshotOutcome;
 use crate::backup::{Context, Recovery, csi, item, snapshot};
 use crate::journal::{BlockEnded, Intent, JournaledMessage, RecoveredRun};
+use crate::leftover;
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
 
@@ -28,8 +29,8 @@ pub(in crate::backup) async fn replay(context: &Context, recovery: &Recovery, ar
     for intent in &recovered.in_flight {
         snapshot::reclaim_before_repeat(context, intent).await;
     }
-    for begun in &recovered.unfinished {
-        for intent in &begun.intents {
+    for started in &recovered.unfinished {
+        for intent in &started.intents {
             if intent.snapshot.is_some() {
                 continue;
             }
@@ -46,11 +47,7 @@ pub(in crate::backup) async fn replay(context: &Context, recovery: &Recovery, ar
 fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
     let Intent { plugin, item, .. } = intent;
     let id: ResourceIdentifier = item.clone().into();
-    let text = format!(
-        "the server stopped while plugin {plugin} processed this item, {consequence}; results of \
-         the first call may be left over"
-    );
-    report.warn(&id, text);
+    report.warn(&id, leftover::interrupted_action(plugin, consequence));
 }
 
 /// Reports what is known of a run that is not resumed: the messages of its blocks, and the work that plugins may have

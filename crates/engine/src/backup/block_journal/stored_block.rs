@@ -105,7 +105,7 @@ pub(super) async fn load_block(
     context: &Context,
     ended: &BlockEnded,
 ) -> Result<Vec<Object>, LoadBlockError> {
-    let Some(stored_block) = &ended.kept else { return Ok(Vec::new()) };
+    let Some(stored_block) = &ended.stored else { return Ok(Vec::new()) };
     let Context { store, request, .. } = context;
     let read = || store.scratch(&request.uid, stored_block.number, MAX_STORED_BLOCK_BYTES);
     let read = read.retry(READ_RETRIES).when(bowline_store::Error::is_retryable).await;

@@ -180,17 +180,17 @@ pub(super) async fn create(
     let create = || context.cluster.create(resource, namespace, item);
     let created = match create().await {
         Err(cluster::Error::Unreachable(_) | cluster::Error::Timeout(_)) => create().await,
-        made => made,
+        created => created,
     };
     let created = match created {
         Err(error) if error.is_already_exists() => {
             let found = context.cluster.get(resource, namespace, name).await?;
             found.ok_or(error)?
         }
-        made => made?,
+        created => created?,
     };
     let read = Snapshot::read(&created.item);
-    read.map(|made| made.metadata.uid)
+    read.map(|created| created.metadata.uid)
         .map_err(|error| cluster::Error::Unreadable(error.to_string()))
 }
 

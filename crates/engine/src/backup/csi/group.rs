@@ -236,12 +236,12 @@ pub(super) async fn create(
     let created =
         CreatedGroup { namespace: group.namespace.clone(), name: group.name.clone(), uid };
     let limit = context.request.csi_snapshot_timeout();
-    let taken = tokio::select! {
-        taken = wait_for_handle(context, &kinds, &created, limit) => taken,
+    let handle = tokio::select! {
+        handle = wait_for_handle(context, &kinds, &created, limit) => handle,
         () = context.cancel.cancelled() => Err(CsiSnapshotError::Canceled),
     };
     failpoint::hit(Failpoint::CsiSnapshotTaken);
-    taken.map_err(failed(true))?;
+    handle.map_err(failed(true))?;
     Ok(created)
 }
 

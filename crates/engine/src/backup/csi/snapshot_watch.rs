@@ -276,12 +276,12 @@ mod tests {
             observation
         };
         let failed = json!({"error": {"message": " no room "}});
-        let taken = json!({"snapshotHandle": "s", "error": {"message": "later"}});
+        let status = json!({"snapshotHandle": "s", "error": {"message": "later"}});
         assert_eq!(observe(None, None).state("u", now), SnapshotState::Wait(None));
         let is_taken = |state: &SnapshotState| matches!(state, SnapshotState::Taken(_));
-        let with_handle = observe(Some(content("u", &taken)), Some("x"));
+        let with_handle = observe(Some(content("u", &status)), Some("x"));
         assert!(is_taken(&with_handle.state("u", now + ERROR_GRACE * 2)), "whatever else it says");
-        let of_another = observe(Some(content("other", &taken)), None);
+        let of_another = observe(Some(content("other", &status)), None);
         assert!(!is_taken(&of_another.state("u", now)), "it is of another of the same name");
         for failing in [observe(Some(content("u", &failed)), None), observe(None, Some("no room"))]
         {

@@ -347,7 +347,7 @@ async fn failed_pre_hook_with_on_error_fail_stops_hooks_and_excludes_the_pod() {
         assert_eq!(ran.tally.counts(), (4, 1));
         let errors = errors(&ran.report);
         assert_eq!(errors.len(), 1);
-        let begin = "pods/db: the pre-hook \"x\" of the backup in the container \"main\" failed: \
+        let begin = "pods/db: the pre-hook \"x\" (spec.hooks) in the container \"main\" failed: \
                      exit code 1: ";
         assert!(errors[0].starts_with(begin), "{errors:?}");
         let end = "the table is locked; the pod is not backed up";

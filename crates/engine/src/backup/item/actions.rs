@@ -242,8 +242,7 @@ fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
     if annotations.is_none_or(|annotations| annotations.remove(mark).is_none()) {
         return Ok(object);
     }
-    tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored: only \
-                                         plugin actions may set it: only plugin actions may set it");
+    tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored: only plugin actions may set it");
     Object::new(&object.resource, Item::from_value(&value)?)
 }
 

@@ -194,10 +194,10 @@ fn a_request_knows_the_backup_as_plugins_see_it() {
     let request = request(json!({}));
     assert_eq!((request.name.as_str(), request.uid.as_str()), ("b1", "0b-1c"));
     assert_eq!(request.namespace, "velero");
-    let seen: Value = serde_json::from_slice(&request.backup.json()).unwrap();
-    assert_eq!(seen["kind"], "Backup");
-    assert_eq!(seen["spec"]["ttl"], "720h0m0s");
-    assert_eq!(seen["status"]["formatVersion"], "1.1.0");
+    let item: Value = serde_json::from_slice(&request.backup.json()).unwrap();
+    assert_eq!(item["kind"], "Backup");
+    assert_eq!(item["spec"]["ttl"], "720h0m0s");
+    assert_eq!(item["status"]["formatVersion"], "1.1.0");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::zone;
 use crate::backup::Context;
 use crate::failpoint::{self, Failpoint};
 use crate::journal::{Intent, JournalEntry, RecoveredRun, SnapshotIntent};
+use crate::leftover::LEFT_OVER;
 use crate::report::Report;
 use crate::snapshotter::{self, DeleteError, OpenError, Snapshotter, Snapshotters, volume_id};
 
@@ -34,18 +35,20 @@ pub(super) fn warn_leftover(report: &Report, intent: &Intent, origin: RequestOri
     let (tag, request) = (bowline_api::annotation::REQUEST_ID, &snapshot_intent.request);
     let text = match (&snapshot_intent.created, origin) {
         (Some(snapshot), RequestOrigin::EarlierAttempt) => format!(
-            "snapshot {snapshot}, which {plugin} created in an earlier attempt, may be left \
-             over; its tag is {tag}={request}"
+            "snapshot {snapshot}, which {plugin} created in an earlier attempt, may be \
+             {LEFT_OVER}; its tag is {tag}={request}"
         ),
         (None, RequestOrigin::EarlierAttempt) => format!(
-            "a snapshot of {plugin} from an earlier attempt may be left over; if it exists, its \
-             tag is {tag}={request}"
+            "a snapshot of {plugin} from an earlier attempt may be {LEFT_OVER}; if it exists, \
+             its tag is {tag}={request}"
         ),
         (Some(snapshot), RequestOrigin::ThisAttempt) => {
-            format!("snapshot {snapshot} of {plugin} may be left over; its tag is {tag}={request}")
+            format!(
+                "snapshot {snapshot} of {plugin} may be {LEFT_OVER}; its tag is {tag}={request}"
+            )
         }
         (None, RequestOrigin::ThisAttempt) => format!(
-            "a snapshot of {plugin} may be left over; if it exists, its tag is {tag}={request}"
+            "a snapshot of {plugin} may be {LEFT_OVER}; if it exists, its tag is {tag}={request}"
         ),
     };
     report.warn(&ResourceIdentifier::from(item.clone()), text);

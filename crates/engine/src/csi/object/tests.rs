@@ -38,7 +38,7 @@ fn a_snapshot_is_made_as_velero_makes_it() {
         ..CsiSnapshotRecord::default()
     };
     let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
-    let made = snapshot(&record, &labels, "nightly", "u-1").unwrap();
+    let created = snapshot(&record, &labels, "nightly", "u-1").unwrap();
     let expected = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshot",
@@ -56,8 +56,8 @@ fn a_snapshot_is_made_as_velero_makes_it() {
             "volumeSnapshotClassName": "fast",
         },
     });
-    assert_eq!(made.parse::<Value>().unwrap(), expected);
-    let read = Snapshot::read(&made).unwrap();
+    assert_eq!(created.parse::<Value>().unwrap(), expected);
+    let read = Snapshot::read(&created).unwrap();
     let of = |name, uid| RunRef { name, uid };
     assert!(read.belongs_to(of("nightly", "u-1")) && !read.belongs_to(of("nightly", "u-2")));
     assert!(!Snapshot::default().belongs_to(of("", "")));

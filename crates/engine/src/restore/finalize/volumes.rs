@@ -211,7 +211,7 @@ impl VolumeFinalizer<'_> {
         deadline: Instant,
         condition: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, UpdateError> {
-        let condition = |seen: &WatchedObjects| seen.iter().find_map(&condition);
+        let condition = |objects: &WatchedObjects| objects.iter().find_map(&condition);
         match wait_until(self.cluster, resource, query, deadline, condition).await? {
             WaitOutcome::Found(found) => Ok(Some(found)),
             WaitOutcome::TimedOut => Ok(None),
@@ -291,9 +291,9 @@ impl VolumeFinalizer<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        let all_ready = |seen: &WatchedObjects| {
+        let all_ready = |objects: &WatchedObjects| {
             let is_ready = |name: &String| {
-                let content = seen.get("", name);
+                let content = objects.get("", name);
                 let ready = content.and_then(|content| content.pointer("/status/readyToUse"));
                 ready.and_then(Value::as_bool) == Some(true)
             };

@@ -198,8 +198,8 @@ fn union(list: &str, old: &[Value], new: &[Value]) -> Result<Vec<Value>, Strateg
     if old.iter().chain(new).any(is_nested) {
         return Err(StrategicError::Mixed(list.to_owned()));
     }
-    let mut seen = HashSet::new();
-    let both = old.iter().chain(new).filter(|value| seen.insert(*value)).cloned().collect();
+    let mut unique = HashSet::new();
+    let both = old.iter().chain(new).filter(|value| unique.insert(*value)).cloned().collect();
     Ok(ordered(both, new, old, None))
 }
 
@@ -262,9 +262,9 @@ fn ordered(list: Vec<Value>, patch: &[Value], old: &[Value], by: Option<&str>) -
 
     let mut sorted = Vec::with_capacity(named.len() + rest.len());
     let (mut named, mut rest) = (named.into_iter().peekable(), rest.into_iter().peekable());
-    while let (Some(left), Some(right)) = (rest.peek(), named.peek()) {
-        let was_before = match (place(&in_old, left), place(&in_old, right)) {
-            (Some(left), Some(right)) => left < right,
+    while let (Some(other), Some(right)) = (rest.peek(), named.peek()) {
+        let was_before = match (place(&in_old, other), place(&in_old, right)) {
+            (Some(other_place), Some(right)) => other_place < right,
             _ => false,
         };
         sorted.extend(if was_before { rest.next() } else { named.next() });

@@ -29,6 +29,7 @@ use super::volume_progress::{
 };
 use crate::failpoint::{self, Failpoint};
 use crate::journal::VolumeRequested;
+use crate::leftover::LEFT_OVER;
 use crate::report::error_text;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
 
@@ -252,7 +253,7 @@ impl<'a> VolumeRequest<'a> {
         let VolumeCreation { plugin, snapshot, .. } = creation;
         let text = format!(
             "plugin {plugin} is called again for a volume from snapshot {snapshot}; a volume of \
-             the first call may be left over: {error}"
+             the first call may be {LEFT_OVER}: {error}"
         );
         context.report.warn(self.id, text);
         self.request_volume(snapshotter, creation, deadline).await

@@ -9,6 +9,7 @@ use bowline_plugin::{InvalidItem, SnapshotId, VolumeId};
 use super::super::reset::{MissingData, NoMetadata};
 use super::pv_name_state::{PvNameError, TerminationReason};
 use crate::journal;
+use crate::leftover::LEFT_OVER;
 use crate::report::error_text;
 use crate::snapshotter::OpenError;
 
@@ -105,7 +106,7 @@ pub(in crate::restore) enum CreationError {
     Create { plugin: String, snapshot: SnapshotId, source: Box<NoVolume> },
     #[error(
         "plugin {plugin} created volume {volume} from snapshot {snapshot}, but cannot set it in \
-         the PersistentVolume; the volume is left over"
+         the PersistentVolume; the volume is {LEFT_OVER}"
     )]
     Attach { plugin: String, volume: VolumeId, snapshot: SnapshotId, source: Box<AttachError> },
 }

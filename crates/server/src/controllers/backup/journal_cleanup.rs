@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_api::{Backup, annotation};
 use bowline_engine::backup::{BackupOutcome, snapshot};
 use bowline_engine::journal::{Intent, RecoveredRun, SnapshotIntent};
+use bowline_engine::leftover::{LEFT_OVER, V1_CANNOT_SEARCH};
 use bowline_engine::operation::record::RunRef;
 use bowline_engine::report::Report;
 use bowline_store::file::Snapshot;
@@ -87,7 +88,7 @@ pub(in crate::controllers) async fn reclaim_one(
             tracing::info!("deleted {}, if it existed", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Unsupported => {
-            log_unclear(intent, "v1 plugins cannot search for snapshots");
+            log_unclear(intent, V1_CANNOT_SEARCH);
         }
     }
     Ok(())
@@ -105,7 +106,7 @@ pub(in crate::controllers) fn in_flight_description(intent: &Intent) -> String {
 
 /// Logs a snapshot whose state cannot be determined.
 pub(in crate::controllers) fn log_unclear(intent: &Intent, reason: &str) {
-    tracing::error!("{} may be left over: {reason}", in_flight_description(intent));
+    tracing::error!("{} may be {LEFT_OVER}: {reason}", in_flight_description(intent));
 }
 
 #[cfg(test)]

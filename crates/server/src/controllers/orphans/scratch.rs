@@ -121,7 +121,7 @@ pub(super) async fn report_remaining(
                 tracing::error!("scratch file of the {kind} {name} is left over: {key}");
             }
             tracing::error!(
-                left = keys.len(),
+                leftovers = keys.len(),
                 "cannot delete scratch files of the {kind} {name}: {}",
                 status_message(error)
             );
@@ -212,10 +212,10 @@ mod tests {
         for bucket in [away, slow, locked] {
             let mut attempts = ScratchAttempts::default();
             for hour in 0..24 {
-                let kept =
+                let failure =
                     delete_scratch(&listed_journal(), &bucket, &mut attempts, at(hour * 3600))
                         .await;
-                kept.expect_err("the bucket may answer later");
+                failure.expect_err("the bucket may answer later");
             }
             let outcome =
                 delete_scratch(&listed_journal(), &bucket, &mut attempts, at(86_400)).await;

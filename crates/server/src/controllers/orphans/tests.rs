@@ -39,8 +39,8 @@ fn at(second: i64) -> Timestamp {
 
 #[test]
 fn a_journal_that_stays_is_reported_once_a_day_however_often_cleanup_is_retried() {
-    let mut kept = KeptJournal::default();
-    let reports = (0..=3 * 8640).filter(|round| kept.is_report_due(at(round * 10))).count();
+    let mut kept_journal = KeptJournal::default();
+    let reports = (0..=3 * 8640).filter(|round| kept_journal.is_report_due(at(round * 10))).count();
     assert_eq!(reports, 4, "at the beginning and after 24, 48 and 72 hours");
 }
 
@@ -51,14 +51,14 @@ fn intent(request: &str) -> Intent {
 
 #[test]
 fn a_snapshot_in_flight_is_given_up_a_day_after_its_own_first_failure() {
-    let mut kept = KeptJournal::default();
+    let mut kept_journal = KeptJournal::default();
     let (early, late) = (intent("early"), intent("late"));
     for round in 0..8640 {
-        assert!(!kept.gives_up(&early, at(round * 10)), "after {round} rounds");
+        assert!(!kept_journal.gives_up(&early, at(round * 10)), "after {round} rounds");
     }
-    assert!(!kept.gives_up(&late, at(86_399)));
-    assert!(kept.gives_up(&early, at(86_400)));
-    assert!(!kept.gives_up(&late, at(86_400)), "it has failed for a second");
+    assert!(!kept_journal.gives_up(&late, at(86_399)));
+    assert!(kept_journal.gives_up(&early, at(86_400)));
+    assert!(!kept_journal.gives_up(&late, at(86_400)), "it has failed for a second");
 }
 
 #[test]
@@ -214,10 +214,12 @@ fn volumes_of_a_restore_are_left_over_unless_a_persistent_volume_uses_them() {
     let volume = |name: &str, answer: Option<Option<&str>>| {
         let text = str::to_owned;
         let item = ResourceIdentifier { name: text(name), ..ResourceIdentifier::default() };
-        let begun = VolumeRequested { item, name: text(name), ..VolumeRequested::default() };
-        let ended =
-            |volume: Option<&str>| VolumeAnswered { volume: volume.map(text), block: begun.block };
-        VolumeRequest { ended: answer.map(ended), started: begun }
+        let started = VolumeRequested { item, name: text(name), ..VolumeRequested::default() };
+        let ended = |volume: Option<&str>| VolumeAnswered {
+            volume: volume.map(text),
+            block: started.block,
+        };
+        VolumeRequest { ended: answer.map(ended), started }
     };
     let recovered = RecoveredRun {
         volumes: vec![
@@ -228,8 +230,11 @@ fn volumes_of_a_restore_are_left_over_unless_a_persistent_volume_uses_them() {
         ],
         ..RecoveredRun::default()
     };
-    let left = unused_volumes(&recovered, &BTreeSet::from(["pv-used"]));
-    assert_eq!(left.len(), 2, "{left:?}");
-    assert!(left[0].starts_with("volume pv-unused: ") && left[0].contains("vol-2"), "{left:?}");
-    assert!(left[1].starts_with("volume pv-unanswered: "), "{left:?}");
+    let unused = unused_volumes(&recovered, &BTreeSet::from(["pv-used"]));
+    assert_eq!(unused.len(), 2, "{unused:?}");
+    assert!(
+        unused[0].starts_with("volume pv-unused: ") && unused[0].contains("vol-2"),
+        "{unused:?}"
+    );
+    assert!(unused[1].starts_with("volume pv-unanswered: "), "{unused:?}");
 }

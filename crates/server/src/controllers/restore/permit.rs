@@ -32,7 +32,7 @@ pub(super) const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct RestoreQueue {
     limit: usize,
-    held: Mutex<QueueState>,
+    queue: Mutex<QueueState>,
     released: Notify,
 }
 
@@ -56,13 +56,13 @@ pub(super) struct RestorePermit {
 impl RestoreQueue {
     /// Queue with a limit on concurrent restores.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), held: Mutex::default(), released: Notify::default() }
+        Self { limit: limit.max(1), queue: Mutex::default(), released: Notify::default() }
     }
 
     /// True if a restore is next, or needs no permit, at this moment.
     pub(super) fn may_begin(&self, restore: &Restore, known: &[Arc<Restore>]) -> bool {
         let uid = restore.uid().filter(|_| needs_permit(restore));
-        uid.is_none_or(|uid| self.held.lock().admits(restore, &uid, known, self.limit))
+        uid.is_none_or(|uid| self.queue.lock().admits(restore, &uid, known, self.limit))
     }
 
     /// Acquires the permit of a restore, if it is next among the known ones. Otherwise, ask again after
@@ -74,7 +74,7 @@ impl RestoreQueue {
     ) -> Option<RestorePermit> {
         let uid = restore.uid().filter(|_| needs_permit(restore));
         if let Some(uid) = &uid {
-            let mut state = self.held.lock();
+            let mut state = self.queue.lock();
             // Restores that the watch shows as past their items, or gone, need not be remembered.
             let waiting: HashSet<String> =
                 known.iter().filter(|other| needs_permit(other)).filter_map(|r| r.uid()).collect();
@@ -90,7 +90,7 @@ impl RestoreQueue {
 
     /// Releases the permit of a restore whose items are done.
     pub(super) fn release(&self, uid: &str) {
-        if self.held.lock().finish(uid) {
+        if self.queue.lock().finish(uid) {
             self.released.notify_one();
         }
     }
@@ -117,7 +117,7 @@ impl QueueState {
     }
 
     fn admits(&self, restore: &Restore, uid: &str, known: &[Arc<Restore>], limit: usize) -> bool {
-        let running = self.running.iter().filter(|taken| *taken != uid).count();
+        let running = self.running.iter().filter(|running_uid| *running_uid != uid).count();
         let own = queue_position(restore);
         let is_ahead = |other: &&Arc<Restore>| {
             let other_uid = other.uid().unwrap_or_default();
@@ -136,7 +136,7 @@ impl RestorePermit {
     /// restore retry at once, instead of after its pause.
     pub(super) fn release_quietly(mut self) {
         if let Some(uid) = self.uid.take() {
-            self.turns.held.lock().finish(&uid);
+            self.turns.queue.lock().finish(&uid);
         }
     }
 }

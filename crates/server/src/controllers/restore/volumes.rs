@@ -586,7 +586,7 @@ fn is_about_creation(
 ) -> bool {
     let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
     let created = found.creation_timestamp();
-    let is_new = created.zip(restore_created).is_none_or(|(made, since)| made.0 >= since.0);
+    let is_new = created.zip(restore_created).is_none_or(|(created, since)| created.0 >= since.0);
     let is_of_plugin =
         Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == creation.plugin);
     // A resource without a status is not about work in progress.

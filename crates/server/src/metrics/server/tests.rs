@@ -129,7 +129,7 @@ async fn held_connections_do_not_block_others() {
 async fn server_stops_despite_open_connections() {
     let hour = Duration::from_hours(1);
     let server = Fixture::start(Timeouts { request: hour, connection: hour }).await;
-    let _held = server.connect().await;
+    let _connection = server.connect().await;
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
     server.stop.cancel();
     tokio::time::timeout(LIMIT, server.task).await.unwrap().unwrap();

@@ -163,13 +163,13 @@ async fn changed_content_is_nudged_only_after_a_new_pause() {
         Content::read(&bowline_plugin::Item::from_object(&content).unwrap()).unwrap()
     };
     let (mut views, now) = (ContentViews::default(), Instant::now());
-    let taken = json!({"snapshotHandle": "s"});
-    views.update_view("c", read(&taken, "1"), now);
+    let with_handle = json!({"snapshotHandle": "s"});
+    views.update_view("c", read(&with_handle, "1"), now);
     assert!(!views.is_time_to_nudge("c", now));
     assert!(views.is_time_to_nudge("c", now + FIRST_NUDGE));
     let later = now + FIRST_NUDGE * 3;
     // A nudge does not count as a change.
-    views.update_view("c", read(&taken, "2"), later);
+    views.update_view("c", read(&with_handle, "2"), later);
     assert!(views.is_time_to_nudge("c", later));
     let later = later + FIRST_NUDGE * 4;
     views.update_view("c", read(&json!({"snapshotHandle": "s", "restoreSize": 1}), "2"), later);

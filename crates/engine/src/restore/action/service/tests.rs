@@ -170,15 +170,15 @@ async fn node_ports_are_kept_with_preserve_node_ports() {
         "clusterIP": "10.0.0.1",
         "ports": [{"port": 80, "nodePort": 30080}],
     }});
-    for (spec, kept) in [
+    for (spec, is_preserved) in [
         (json!({"preserveNodePorts": true}), true),
         (json!({"preserveNodePorts": false}), false),
         (json!({}), false),
     ] {
         let output = execute(&Service, &service, &restore(spec)).await.unwrap();
         let restored: Value = output.item.parse().unwrap();
-        assert_eq!(restored.pointer("/spec/ports/0/nodePort").is_some(), kept);
-        assert_eq!(restored.pointer("/spec/healthCheckNodePort").is_some(), kept);
+        assert_eq!(restored.pointer("/spec/ports/0/nodePort").is_some(), is_preserved);
+        assert_eq!(restored.pointer("/spec/healthCheckNodePort").is_some(), is_preserved);
         assert_eq!(restored.pointer("/spec/clusterIP"), None);
     }
 }

@@ -219,7 +219,7 @@ async fn expired_wait_fails_and_on_error_decides_about_the_rest() {
         }
         assert_eq!(fixture.finish().await, (counts, seconds, commands));
         let errors = fixture.errors();
-        let begin = "pods/db: the hook \"x\" of the restore in the container \"main\" was not run: \
+        let begin = "pods/db: the hook \"x\" (spec.hooks) in the container \"main\" was not run: \
                      the container was not running within 20 s: waiting";
         assert!(errors[0].starts_with(begin) && errors[0].ends_with(end), "{errors:?}");
         let within = errors.get(1).is_none_or(|error| error.contains("within 600 s"));
@@ -267,7 +267,7 @@ async fn deleted_pod_is_an_error() {
     errors.sort();
     let expected_error = |pod: &str, reason: &str| {
         format!(
-            "pods/{pod}: the hook \"x\" of the restore in the container \"main\" was not run: the \
+            "pods/{pod}: the hook \"x\" (spec.hooks) in the container \"main\" was not run: the \
              pod {reason}; the following hook is skipped"
         )
     };
@@ -309,7 +309,7 @@ async fn missing_container_fails_immediately() {
         fixture.start(&pod("db", "-", "-"));
         fixture.after(1).await;
         let errors = fixture.errors();
-        let begin = "pods/db: the hook \"x\" of the restore in the container \"no\" was not run: the \
+        let begin = "pods/db: the hook \"x\" (spec.hooks) in the container \"no\" was not run: the \
                      pod has no such container";
         assert!(errors.len() == 1 && errors[0].starts_with(begin), "{errors:?}");
         fixture.put(&pod("db", "running", "running"));
@@ -346,7 +346,7 @@ async fn failed_hook_stops_later_hooks_unless_on_error_continue() {
             );
             let errors = fixture.errors();
             let begin = format!(
-                "pods/db: the hook \"x\" of the restore in the container \"main\" failed: {reason}"
+                "pods/db: the hook \"x\" (spec.hooks) in the container \"main\" failed: {reason}"
             );
             assert!(errors.len() == 1 && errors[0].starts_with(&begin), "{errors:?}");
             let stops = errors[0].ends_with("; the following hook is skipped");
@@ -428,7 +428,7 @@ async fn stop_ends_all_waits_immediately() {
     assert_eq!(fixture.finish().await, ((6, 6), 3, vec!["runs:a 100".into()]));
     let mut errors = fixture.errors();
     errors.sort();
-    let hook = "the hook \"x\" of the restore in the container \"main\"";
+    let hook = "the hook \"x\" (spec.hooks) in the container \"main\"";
     let rest = "; the following hook is skipped";
     assert_eq!(
         errors,

@@ -2,9 +2,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, ThreadId};
 
+use bowline_testbed::eventually;
+
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
+/// Longest wait for a condition.
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn gate() -> BucketGate {
     BucketGate::new(4, 2, TIMEOUT)
@@ -36,9 +40,10 @@ async fn hang(gate: &BucketGate, calls: usize) -> HangingCalls {
         let running = gate.0.calls.lock_running();
         running.values().filter(|call| call.at.elapsed() >= TIMEOUT).count()
     };
-    while started.load(Ordering::SeqCst) < expected || hanging() < expected {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("the calls hang", LIMIT, async || {
+        started.load(Ordering::SeqCst) >= expected && hanging() >= expected
+    })
+    .await;
     HangingCalls { _release: release, started }
 }
 
@@ -58,9 +63,7 @@ async fn hanging_file_system_uses_few_threads_and_later_calls_fail_fast() {
     assert_eq!(calls.started.load(Ordering::SeqCst), 4, "the others have not begun");
     // The hanging calls return.
     drop(calls);
-    while gate.run_blocking("other", || ()).await.is_err() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("calls are possible", LIMIT, async || gate.run_blocking("other", || ()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,8 +15,8 @@ fn at(second: i64) -> Timestamp {
 fn operation(kind: Kind, state: State) -> Operation {
     let (plugin, id) = ("x.io/a".parse().unwrap(), OperationId::new("snap-1").unwrap());
     let timeout = Duration::from_hours(4);
-    let begun = Operation::started(kind, plugin, volume_id("pv-1"), id, at(0), timeout);
-    Operation { state, ..begun }
+    let started = Operation::started(kind, plugin, volume_id("pv-1"), id, at(0), timeout);
+    Operation { state, ..started }
 }
 
 /// A plugin's own resource, created at 0 and last written at a time.

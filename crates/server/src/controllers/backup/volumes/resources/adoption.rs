@@ -120,7 +120,7 @@ impl SnapshotResources<'_> {
     /// True if a resource without labels is of this backup, and not of an earlier one of the same name.
     fn is_new_of_backup(&self, found: &VolumePluginBackup) -> bool {
         let (created, since) = (found.creation_timestamp(), self.backup.creation_timestamp());
-        let is_new = created.zip(since).is_none_or(|(made, since)| made.0 >= since.0);
+        let is_new = created.zip(since).is_none_or(|(created, since)| created.0 >= since.0);
         found.spec.backup == self.backup.name_any() && is_new && is_owned_by_plugin(found)
     }
 

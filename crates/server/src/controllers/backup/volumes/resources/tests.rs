@@ -13,9 +13,9 @@ fn at(second: i64) -> Timestamp {
 fn operation(kind: Kind, state: State, done: i64, total: i64) -> Operation {
     let item = bowline_engine::snapshotter::volume_id("pv-1");
     let (plugin, id) = ("x.io/a".parse().unwrap(), OperationId::new("snap-1").unwrap());
-    let begun = Operation::started(kind, plugin, item, id, at(0), Duration::from_hours(4));
+    let started = Operation::started(kind, plugin, item, id, at(0), Duration::from_hours(4));
     let progress = Progress { done, total, units: "Bytes".to_owned(), ..Progress::default() };
-    Operation { state, progress, ..begun }
+    Operation { state, progress, ..started }
 }
 
 #[test]
