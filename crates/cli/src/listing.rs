@@ -277,7 +277,7 @@ pub(crate) fn format_value(value: &impl Serialize, format: ObjectFormat) -> anyh
     // Converted to a `Value` first, which YAML can always represent.
     let value = serde_json::to_value(value).context("cannot print the object")?;
     match format {
-        ObjectFormat::Json => Ok(format!("{value:#}\n")),
+        ObjectFormat::Json => Ok(output::document(&value)),
         ObjectFormat::Yaml => {
             let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
             let mut text = serde_saphyr::to_string_with_options(&value, options)

@@ -8,6 +8,11 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// A JSON document as it is printed, with its final line feed.
+pub(crate) fn document(document: &serde_json::Value) -> String {
+    format!("{document:#}\n")
+}
+
 /// Writes data. A reader that has gone away (`bowline … | head`) is not an error; a full disk is.
 pub(crate) fn print_data(text: impl Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout();
@@ -63,6 +68,12 @@ pub(crate) struct ControlCharFilter<W> {
 impl<W: io::Write> ControlCharFilter<W> {
     pub(crate) fn new(inner: W) -> Self {
         Self { inner, incomplete_char: Vec::new() }
+    }
+
+    /// What was written to so far. A character that is incomplete is not in it.
+    #[cfg(feature = "testing")]
+    pub(crate) fn into_inner(self) -> W {
+        self.inner
     }
 }
 

@@ -52,6 +52,14 @@ pub(crate) struct LabelColumns {
     show_labels: bool,
 }
 
+#[cfg(feature = "testing")]
+impl LabelColumns {
+    /// All labels in the last column.
+    pub(crate) fn all() -> Self {
+        Self { label_columns: Vec::new(), show_labels: true }
+    }
+}
+
 /// Flags of a command that lists objects.
 #[derive(Debug, clap::Args)]
 // Commands that have more of them are called `Args`, too.

@@ -1,0 +1,46 @@
+//! Files of the corpus that Velero accepts, against what Velero makes of them (crates/store/golden/rewrite).
+//!
+//! What Velero accepts, we accept. What Velero writes of it, we read, and write to the byte.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use bowline_fuzz::targets::bucket_files::{gzip, reencode};
+use bowline_store::decode::Error;
+
+/// Texts of our refusals of files that Velero accepts: what no Go program writes, and Velero reads by dropping a part.
+/// Decision 054 has the reasons.
+const DELIBERATE_REFUSALS: [&str; 5] = [
+    // The later one wins in Go.
+    "duplicate field",
+    // Replaced by U+FFFD in Go.
+    "lone leading surrogate",
+    "unexpected end of hex escape",
+    "invalid unicode code point",
+    // Ignored in Go, also for a number or a text.
+    "invalid type: null",
+];
+
+#[test]
+fn files_that_velero_accepts_are_read_and_written_alike() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("tests/velero/bucket-files.json")).unwrap();
+    let accepted: BTreeMap<String, String> = serde_json::from_str(&text).unwrap();
+    assert!(accepted.len() > 10);
+    for (name, rewritten) in accepted {
+        let input = fs::read(root.join("corpus/bucket-files").join(&name)).unwrap();
+        let (kind, content) = input.split_first().unwrap();
+        let packed = if kind & 0x80 == 0 { gzip(content) } else { content.to_vec() };
+        let kind = kind & !0x80;
+        if let Err(error) = reencode(kind, &packed) {
+            let Error::Json(json) = &error else { panic!("{name}: {error}") };
+            let reason = json.to_string();
+            let is_deliberate = DELIBERATE_REFUSALS.iter().any(|text| reason.contains(text));
+            assert!(is_deliberate, "{name} is refused: {reason}");
+        }
+        let ours = reencode(kind, &gzip(rewritten.as_bytes()));
+        let ours = ours.unwrap_or_else(|error| panic!("{name}, written by Velero: {error}"));
+        assert_eq!(String::from_utf8(ours).unwrap(), rewritten.trim_end(), "{name}");
+    }
+}
