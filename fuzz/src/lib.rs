@@ -50,3 +50,15 @@ impl Target {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "bytes of memory, more than")]
+    fn input_that_takes_more_memory_than_its_target_allows_is_a_fault() {
+        let run = |_: &[u8]| drop(std::hint::black_box(vec![1_u8; 4 << 20]));
+        Target { name: "greedy", base_memory: 1 << 20, run }.execute(b"a");
+    }
+}
