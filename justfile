@@ -21,3 +21,8 @@ codegen:
 golden:
     cd crates/api/golden && go run . ../tests/golden
     cd crates/store/golden && go run . ../tests/golden
+    cd crates/store/golden && go run ./rewrite ../../../fuzz/corpus/bucket-files ../../../fuzz/tests/velero/bucket-files.json
+
+# Fuzz all targets with coverage guidance, so many seconds each (needs a C++ compiler)
+fuzz seconds="60":
+    fuzz/run {{seconds}}

@@ -199,7 +199,7 @@ impl DescribeOutput {
                 Ok(one) => one.to_vec().into(),
                 Err(documents) => documents.into(),
             };
-            output::print_data(format_args!("{document:#}\n"))?;
+            output::print_data(output::document(&document))?;
         } else if self.count == 0 {
             let namespace = installation.namespace();
             output::print_message(format_args!("no {} in namespace `{namespace}`", K::PLURAL));

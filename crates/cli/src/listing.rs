@@ -265,7 +265,7 @@ pub(crate) fn format_value(value: &impl Serialize, format: ObjectFormat) -> anyh
     // Converted to a `Value` first, which YAML can always represent.
     let value = serde_json::to_value(value).context("cannot print the object")?;
     match format {
-        ObjectFormat::Json => Ok(format!("{value:#}\n")),
+        ObjectFormat::Json => Ok(output::document(&value)),
         ObjectFormat::Yaml => {
             let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
             let mut text = serde_saphyr::to_string_with_options(&value, options)
@@ -273,7 +273,29 @@ pub(crate) fn format_value(value: &impl Serialize, format: ObjectFormat) -> anyh
             if !text.ends_with('\n') {
                 text.push('\n');
             }
-            Ok(text)
+            // The library escapes what YAML requires, and a terminal obeys more. JSON is YAML, too.
+            let is_harmless = output::strip_control_chars(&text) == text;
+            Ok(if is_harmless { text } else { output::document(&value) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn objects_are_printed_without_control_characters_and_keep_their_text() {
+        let plain = json!({"metadata": {"name": "a"}, "text": "é\nb"});
+        let yaml = format_value(&plain, ObjectFormat::Yaml).unwrap();
+        assert!(yaml.starts_with("metadata:\n  name: a\n"), "{yaml}");
+        let harmful = json!({"text": "a\u{9b}2J\u{202e}b"});
+        for format in [ObjectFormat::Json, ObjectFormat::Yaml] {
+            let printed = format_value(&harmful, format).unwrap();
+            assert_eq!(output::strip_control_chars(&printed), printed);
+            assert_eq!(serde_saphyr::from_str::<Value>(&printed).unwrap(), harmful, "{printed}");
         }
     }
 }

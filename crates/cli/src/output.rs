@@ -8,6 +8,25 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// A JSON document as it is printed, with its final line feed. Characters that control a terminal or are invisible in
+/// it are escaped. JSON escapes only some of them, and a reader finds the same text.
+pub(crate) fn document(document: &serde_json::Value) -> String {
+    use std::fmt::Write as _;
+    let raw = format!("{document:#}\n");
+    let mut text = String::with_capacity(raw.len());
+    for c in raw.chars() {
+        if is_control_or_invisible(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
 /// Writes data. A reader that has gone away (`bowline … | head`) is not an error; a full disk is.
 pub(crate) fn print_data(text: impl Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout();
@@ -63,6 +82,12 @@ pub(crate) struct ControlCharFilter<W> {
 impl<W: io::Write> ControlCharFilter<W> {
     pub(crate) fn new(inner: W) -> Self {
         Self { inner, incomplete_char: Vec::new() }
+    }
+
+    /// What was written to so far. A character that is incomplete is not in it.
+    #[cfg(feature = "testing")]
+    pub(crate) fn into_inner(self) -> W {
+        self.inner
     }
 }
 
@@ -220,6 +245,17 @@ mod tests {
             assert_eq!(shown, "a\tb?[2J?c?31mé\u{a0}?\n");
         }
         assert_eq!(strip_control_chars("a\n\u{1b}\u{9b}é"), "a\n\u{fffd}\u{fffd}é");
+    }
+
+    #[test]
+    fn json_documents_escape_control_and_invisible_characters_and_keep_their_text() {
+        let document =
+            serde_json::json!({"a": ["b\u{9b}31m\u{7f}\n\u{202e}c", {"\u{e0041}": "é☃𝄞"}]});
+        let printed = super::document(&document);
+        assert_eq!(strip_control_chars(&printed), printed);
+        assert!(printed.contains(r#""b\u009b31m\u007f\n\u202ec""#), "{printed}");
+        assert!(printed.contains(r#""\udb40\udc41": "é☃𝄞""#), "{printed}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), document);
     }
 
     #[test]

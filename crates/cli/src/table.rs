@@ -52,6 +52,14 @@ pub(crate) struct LabelColumns {
     show_labels: bool,
 }
 
+#[cfg(feature = "testing")]
+impl LabelColumns {
+    /// All labels in the last column.
+    pub(crate) fn all() -> Self {
+        Self { label_columns: Vec::new(), show_labels: true }
+    }
+}
+
 /// Flags of a command that lists objects.
 #[derive(Debug, clap::Args)]
 // Commands that have more of them are called `Args`, too.
@@ -171,7 +179,8 @@ pub(crate) fn show<K: Tabular>(
 /// Kind and name of each object, one per line.
 pub(crate) fn names<K: ResourceKind>(objects: &[K]) -> String {
     let kind = format!("{}.{}", K::kind(&()).to_lowercase(), K::group(&()));
-    let line = |object: &K| [kind.as_str(), "/", &object.name_any(), "\n"].concat();
+    let name = |object: &K| output::strip_control_chars(&object.name_any());
+    let line = |object: &K| [kind.as_str(), "/", &name(object), "\n"].concat();
     objects.iter().map(line).collect()
 }
 

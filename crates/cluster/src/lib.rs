@@ -37,6 +37,8 @@ pub use delegate::Delegate;
 #[cfg(feature = "testing")]
 pub use fake::Fake;
 pub use item::Object;
+#[cfg(feature = "testing")]
+pub use list_splitter::split_pieces;
 pub use resource::{GroupResource, Resource, Resources};
 
 /// Operations of a cluster that the engine needs.

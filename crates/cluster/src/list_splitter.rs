@@ -275,6 +275,25 @@ impl Splitter {
     }
 }
 
+/// Objects and continue token of a list whose bytes arrive in these pieces, for fuzz targets. None if the list is
+/// refused.
+#[cfg(feature = "testing")]
+pub fn split_pieces<'a>(
+    api_version: &str,
+    kind: &str,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Option<(Vec<Bytes>, String)> {
+    let mut splitter = Splitter::new(api_version, kind);
+    let mut objects = Vec::new();
+    for piece in pieces {
+        splitter.push(piece);
+        while let Some(object) = splitter.next_object().ok()? {
+            objects.push(object);
+        }
+    }
+    Some((objects, splitter.finish().ok()?.metadata.continue_token))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 
 /// Number of messages to keep per severity. Further ones are only counted and logged.
 const MAX_KEPT_MESSAGES: usize = 10_000;
+/// Bytes of messages to keep per severity: a plugin may answer with a long text for each item.
+const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// Text of an error for a report or a status: the error and its causes, separated by colons. A cause with which the
 /// text ends already is omitted, since some errors quote theirs. Unlike in
@@ -59,6 +61,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct CountedMessages {
     messages: Vec<Message>,
+    /// Bytes of the kept messages.
+    bytes: usize,
     count: usize,
 }
 
@@ -154,8 +158,10 @@ impl Message {
 impl CountedMessages {
     fn add(&mut self, message: Message) {
         self.count += 1;
-        if self.count <= MAX_KEPT_MESSAGES {
+        let bytes = self.bytes + message.text.len();
+        if self.messages.len() < MAX_KEPT_MESSAGES && bytes <= MAX_KEPT_BYTES {
             self.messages.push(message);
+            self.bytes = bytes;
         }
     }
 
@@ -167,8 +173,8 @@ impl CountedMessages {
                 Some(id) => messages.add(&id.namespace, format!("{}: {text}", ItemInNamespace(id))),
             }
         }
-        if self.count > MAX_KEPT_MESSAGES {
-            let more = self.count - MAX_KEPT_MESSAGES;
+        let more = self.count - self.messages.len();
+        if more > 0 {
             messages.velero.push(format!("and {more} more; see the log"));
         }
         messages
@@ -265,5 +271,19 @@ mod tests {
         let results = report.results();
         assert_eq!(results.errors.velero.len(), MAX_KEPT_MESSAGES + 1);
         assert_eq!(results.errors.velero.last().unwrap(), "and 5 more; see the log");
+    }
+
+    #[test]
+    fn long_messages_are_kept_up_to_a_total_size() {
+        let report = Report::default();
+        let long = "x".repeat(64 << 10);
+        for _ in 0..1000 {
+            report.error(ReportSubject::Run, long.as_str());
+        }
+        let kept = report.messages().0;
+        let bytes: usize = kept.iter().map(|message| message.text.len()).sum();
+        assert!((1..=MAX_KEPT_BYTES).contains(&bytes), "{bytes}");
+        let more = format!("and {} more; see the log", 1000 - kept.len());
+        assert_eq!(report.results().errors.velero.last(), Some(&more));
     }
 }

@@ -29,6 +29,8 @@ mod page;
 mod page_writer;
 mod requests;
 mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

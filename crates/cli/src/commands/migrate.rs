@@ -74,7 +74,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     match check.output {
         Format::Json => {
             let document = serde_json::json!({"ready": !has_blockers, "findings": findings});
-            output::print_data(format!("{document:#}\n"))?;
+            output::print_data(output::document(&document))?;
         }
         Format::Text => {
             let namespace = installation.namespace();

@@ -1,6 +1,6 @@
 //! `bowline recovery`: the objects that a rebuilt cluster needs and backups exclude, in one encrypted file.
 
-mod contents;
+pub(crate) mod contents;
 mod export;
 mod import;
 mod key;

@@ -20,7 +20,8 @@ pub(super) fn without_pem(text: &str) -> String {
         // Never past the next block, which has its own end.
         let limit = block.find(BEGIN).unwrap_or(block.len());
         let end = block[..limit].find(END).map(|at| at + END.len());
-        let end = end.and_then(|at| block[at..].find(DASHES).map(|more| at + more + DASHES.len()));
+        let end =
+            end.and_then(|at| block[at..limit].find(DASHES).map(|more| at + more + DASHES.len()));
         rest = &block[end.unwrap_or_else(|| truncated_block_length(&block[..limit]))..];
     }
     clean.push_str(rest);
@@ -358,6 +359,11 @@ mod tests {
             (
                 "-----BEGIN A-----\ns3cr3t\n-----BEGIN B-----\ns3cr3t\n-----END B-----\n",
                 "<redacted>\n<redacted>\n",
+            ),
+            // The dashes of the next block do not end this one.
+            (
+                "-----BEGIN A-----\ns3cr3t\n-----END A---\n-----BEGIN B-----\ns3cr3t\n-----END B-----\n",
+                "<redacted>\n-----END A---\n<redacted>\n",
             ),
             (
                 "{\"private_key\": \"-----BEGIN PRIVATE KEY-----\\ns3cr3t\", \"a\": 1}",

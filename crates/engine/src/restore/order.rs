@@ -117,6 +117,10 @@ impl FromStr for Priorities {
 
 impl fmt::Display for Priorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // An empty text is the default.
+        if self.high.is_empty() && self.low.is_empty() {
+            return f.write_str(SEPARATOR);
+        }
         f.write_str(&self.high.join(","))?;
         if !self.low.is_empty() {
             let comma = if self.high.is_empty() { "" } else { "," };
@@ -240,13 +244,19 @@ mod tests {
         ] {
             let expected = Priorities { high: names(high), low: names(low) };
             assert_eq!(text.parse(), Ok(expected.clone()), "{text}");
-            let again = expected.to_string();
-            assert!(again.is_empty() || again.parse() == Ok(expected), "{text}: {again}");
+            assert_eq!(expected.to_string().parse(), Ok(expected), "{text}");
         }
         assert_eq!("".parse(), Ok(Priorities::default()));
         for bad in ["a,-,b,-,c", "a,,b", ",", "-,-"] {
             assert!(bad.parse::<Priorities>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn empty_priorities_are_not_the_default() {
+        let none: Priorities = "-".parse().unwrap();
+        assert_ne!(none, Priorities::default());
+        assert_eq!(none.to_string().parse(), Ok(none));
     }
 
     #[test]

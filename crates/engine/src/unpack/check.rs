@@ -8,9 +8,15 @@ use serde::Deserialize;
 /// Why an entry cannot be the item that its path names.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
+<<<<<<< HEAD:crates/engine/src/unpack/check.rs
     /// Not JSON.
     #[error("not a JSON object: {0}")]
     Json(serde_json::Error),
+=======
+    /// Not JSON; with the beginning of the parser's text, which quotes values of any length.
+    #[error("not a JSON object: {0}")]
+    Json(String),
+>>>>>>> fuzz:crates/engine/src/restore/unpack/check.rs
     /// An object without a kind.
     #[error("the object has no kind")]
     NoKind,
@@ -41,7 +47,8 @@ struct Metadata<'a> {
 
 /// Checks an item. Returns its nesting depth. Reads it to the end, without recursion.
 pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Unreadable> {
-    let Envelope { kind, metadata } = serde_json::from_slice(json).map_err(Unreadable::Json)?;
+    let Envelope { kind, metadata } =
+        serde_json::from_slice(json).map_err(|error| json_defect(&error))?;
     if kind.is_empty() {
         return Err(Unreadable::NoKind);
     }
@@ -56,5 +63,18 @@ pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Un
     }
 }
 
+/// Defects are kept until the restore ends, and there may be many.
+fn json_defect(error: &serde_json::Error) -> Unreadable {
+    let mut text = error.to_string();
+    if text.len() > MAX_JSON_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_JSON_TEXT));
+        text.push('…');
+        text.shrink_to_fit();
+    }
+    Unreadable::Json(text)
+}
+
+/// Length of the parser's text in a message.
+const MAX_JSON_TEXT: usize = 300;
 /// Number of characters of a name shown in messages.
 const MAX_NAME_SHOWN: usize = 100;

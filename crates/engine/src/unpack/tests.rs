@@ -462,3 +462,18 @@ fn item_damage_is_known_after_unpacking() {
     }
     assert_eq!(contents.refusals.len(), 2, "{:#?}", contents.refusals);
 }
+
+/// The parser quotes a value of the wrong type, and an archive may have a thousand of several megabytes.
+#[test]
+fn message_about_an_item_is_short_whatever_the_item_contains() {
+    let long = format!(r#"{{"kind":"Pod","metadata":"{}"}}"#, "x".repeat(1 << 20));
+    let paths: Vec<String> =
+        (0..4).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
+    let entries: Vec<_> = paths.iter().map(|path| (path.as_str(), FILE, long.as_bytes())).collect();
+    let contents = unpacked(&gzip(&tar(&entries)), UnpackLimits::default()).unwrap();
+    assert_eq!(contents.damage.len(), 4);
+    for damage in texts(&contents.damage) {
+        assert!(damage.contains("not the JSON of an object: invalid type: string"), "{damage:.99}");
+        assert!(damage.len() < 1000, "{}", damage.len());
+    }
+}

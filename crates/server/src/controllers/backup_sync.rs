@@ -23,6 +23,8 @@ mod conditions;
 mod import;
 mod orphan;
 mod quota;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;

@@ -45,6 +45,8 @@ use parking_lot::RwLock;
 
 use super::{Backend, Creation, Guarantee, Permit};
 use connection::Connection;
+#[cfg(feature = "testing")]
+pub use credentials::describe_identity;
 use error::user_error;
 
 /// Settings of S3 locations on this server.

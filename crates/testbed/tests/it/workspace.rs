@@ -11,7 +11,7 @@ use crate::language::product_files;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `TEST_DEPENDENCIES`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
     ("bowline-plugin-wire", &["bowline-api", "bowline-plugin"]),
@@ -53,6 +53,19 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
         ],
     ),
     ("bowline-bench", &["bowline-api", "bowline-engine", "bowline-server", "bowline-testbed"]),
+    (
+        "bowline-fuzz",
+        &[
+            "bowline-api",
+            "bowline-cli",
+            "bowline-cluster",
+            "bowline-engine",
+            "bowline-plugin",
+            "bowline-plugin-wire",
+            "bowline-server",
+            "bowline-store",
+        ],
+    ),
 ];
 
 /// What any crate may use in its tests.

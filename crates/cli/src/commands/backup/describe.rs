@@ -28,6 +28,25 @@ pub(crate) struct Files {
     deletions: Option<Fetched<Vec<DeleteBackupRequest>>>,
 }
 
+#[cfg(feature = "testing")]
+impl Files {
+    /// Files with these contents.
+    pub(crate) fn downloaded(
+        results: Results,
+        volumes: Vec<BackupVolumeInfo>,
+        operations: Vec<BackupOperation>,
+        resources: ResourceList,
+    ) -> Self {
+        Self {
+            results: Some(Ok(results)),
+            volumes: Some(Ok(volumes)),
+            operations: Some(Ok(operations)),
+            resources: Some(Ok(resources)),
+            deletions: None,
+        }
+    }
+}
+
 impl DescribableRun for Backup {
     type Files = Files;
 

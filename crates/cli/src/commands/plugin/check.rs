@@ -207,9 +207,7 @@ impl Printer<'_> {
                 "\n{}\n",
                 VerdictCounts::from_findings(findings).summary()
             )),
-            Format::Json => {
-                output::print_data(format_args!("{:#}\n", document(self.command, findings)))
-            }
+            Format::Json => output::print_data(output::document(&document(self.command, findings))),
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Format::Json => {
             let plugins: Vec<Value> = inspection.plugins.iter().map(document).collect();
-            output::print_data(format_args!("{:#}\n", Value::from(plugins)))?;
+            output::print_data(output::document(&plugins.into()))?;
         }
     }
     Ok(Exit::Success)

@@ -18,7 +18,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Objects of a recovery file.
 #[derive(Debug)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     pub(super) about: ExportInfo,
     pub(super) secrets: Vec<Secret>,
     pub(super) backup_locations: Vec<BackupStorageLocation>,
@@ -53,7 +53,7 @@ struct List {
 }
 
 impl Contents {
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.secrets.len() + self.backup_locations.len() + self.snapshot_locations.len()
     }
 
@@ -81,7 +81,7 @@ impl Contents {
     }
 
     /// Parses decrypted text. Errors never quote it.
-    pub(super) fn decode(text: &[u8]) -> anyhow::Result<Self> {
+    pub(crate) fn decode(text: &[u8]) -> anyhow::Result<Self> {
         let Ok(list) = serde_json::from_slice::<List>(text) else {
             bail!("not a recovery file: it contains no list of objects");
         };

@@ -24,6 +24,24 @@ pub(crate) struct Files {
     resources: Option<Fetched<ResourceList>>,
 }
 
+#[cfg(feature = "testing")]
+impl Files {
+    /// Files with these contents.
+    pub(crate) fn downloaded(
+        results: Results,
+        volumes: Vec<RestoreVolumeInfo>,
+        operations: Vec<RestoreOperation>,
+        resources: ResourceList,
+    ) -> Self {
+        Self {
+            results: Some(Ok(results)),
+            volumes: Some(Ok(volumes)),
+            operations: Some(Ok(operations)),
+            resources: Some(Ok(resources)),
+        }
+    }
+}
+
 impl DescribableRun for Restore {
     type Files = Files;
 

@@ -124,6 +124,12 @@ fn from_text(text: &str, profile: &str) -> Result<DiscoveredIdentity> {
     Ok(DiscoveredIdentity { identity, region })
 }
 
+/// Identity that a credentials file gives a profile, as logs show it, for fuzz targets.
+#[cfg(feature = "testing")]
+pub fn describe_identity(file: &str, profile: &str) -> Result<String> {
+    from_text(file, profile).map(|discovered| format!("{discovered:?}"))
+}
+
 /// The settings of a profile: `[name]` in a credentials file, `[profile name]` in a config file.
 fn section(text: &str, profile: &str) -> Option<BTreeMap<String, String>> {
     let mut section: Option<BTreeMap<String, String>> = None;
