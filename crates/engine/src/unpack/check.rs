@@ -8,15 +8,9 @@ use serde::Deserialize;
 /// Why an entry cannot be the item that its path names.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-<<<<<<< HEAD:crates/engine/src/unpack/check.rs
-    /// Not JSON.
-    #[error("not a JSON object: {0}")]
-    Json(serde_json::Error),
-=======
     /// Not JSON; with the beginning of the parser's text, which quotes values of any length.
     #[error("not a JSON object: {0}")]
     Json(String),
->>>>>>> fuzz:crates/engine/src/restore/unpack/check.rs
     /// An object without a kind.
     #[error("the object has no kind")]
     NoKind,
