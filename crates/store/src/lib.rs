@@ -11,7 +11,6 @@
 //! | [`mod@file`] | the content of the JSON files |
 //! | [`encode`], [`decode`] | writing bytes as Go writes them, and reading untrusted bytes within limits |
 //! | [`download`] | signed links to the objects in a folder |
-//! | [`pipe`] | from a writing thread to a stream that is uploaded |
 //!
 //! # Guarantees
 //! - **No partial objects.** An object is stored completely or not at all; a broken stream, a
@@ -29,7 +28,6 @@ pub mod encode;
 pub mod file;
 pub mod layout;
 pub mod name;
-pub mod pipe;
 pub mod store;
 
 pub use backend::{Backend, Creation, Guarantee, open};

@@ -10,6 +10,7 @@ mod rewrite;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +19,12 @@ use backon::Retryable as _;
 use bowline_plugin::{ByteStream, ResourceIdentifier, error_chain};
 use bowline_store::file::ResourceList;
 use bowline_store::{BackupFile, BackupName, BackupStore, Key};
+use futures::future::join;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
-use super::archive;
+use super::archive::{self, Message};
 use super::hook::Tally;
 use super::item::{self, Inclusion, ItemOrigin, Sink, VisitResults};
 use super::spool::Spool;
@@ -34,7 +37,7 @@ use crate::journal::RecoveredRun;
 use crate::operation::Operation;
 use crate::report::Report;
 use previous_index::PreviousIndex;
-use rewrite::{Replacement, Replacements, Rewriter};
+use rewrite::{CopiedMembers, Replacement, Replacements, Rewriter};
 
 /// Size limit of a copied item.
 const MAX_ITEM_BYTES: u64 = 64 << 20;
@@ -184,6 +187,43 @@ async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion,
     }
 }
 
+/// The copying of an archive.
+struct Copying {
+    previous: File,
+    index: Option<Arc<PreviousIndex>>,
+    replacements: Replacements,
+    seconds: u64,
+}
+
+impl Copying {
+    async fn run(
+        self,
+        members: mpsc::Sender<Message>,
+        compression: CompressionMode,
+    ) -> io::Result<CopiedMembers> {
+        let ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the upload has ended");
+        if compression != CompressionMode::Inline {
+            let send = move |message| members.blocking_send(message).map_err(|_| ended());
+            return compression.run(move || self.copy(send)).await;
+        }
+        // Nothing may block here, so all members are in memory. Only tests do this.
+        let mut messages = Vec::new();
+        let copied = self.copy(|message| {
+            messages.push(message);
+            Ok(())
+        })?;
+        for message in messages {
+            members.send(message).await.map_err(|_| ended())?;
+        }
+        Ok(copied)
+    }
+
+    fn copy(self, send: impl FnMut(Message) -> io::Result<()>) -> io::Result<CopiedMembers> {
+        let rewriter = Rewriter::new(send, self.replacements, self.seconds);
+        rewriter.copy(&self.previous, self.index.as_deref())
+    }
+}
+
 /// The archive that is rewritten.
 struct Target<'a> {
     store: &'a BackupStore,
@@ -209,16 +249,10 @@ impl Target<'_> {
         let (members, stream, writer) =
             archive::start_members(scratch, compression).map_err(FatalError::Archive)?;
         let seconds = u64::try_from(now.as_second()).unwrap_or_default();
-        let rewriter = Rewriter::new(members, replacements, seconds);
-        let index_to_copy = index.clone();
-        let copying =
-            tokio::task::spawn_blocking(move || rewriter.copy(&previous, index_to_copy.as_deref()));
-        let uploaded = upload::contents(store, backup, stream, scratch).await;
-        let copied = match copying.await {
-            Ok(Ok(copied)) => copied,
-            Ok(Err(error)) => return Err(FatalError::Archive(error)),
-            Err(error) => return Err(FatalError::Archive(io::Error::other(error))),
-        };
+        let copying = Copying { previous, index: index.clone(), replacements, seconds };
+        let uploading = upload::contents(store, backup, stream, scratch);
+        let (copied, uploaded) = join(copying.run(members, compression), uploading).await;
+        let copied = copied.map_err(FatalError::Archive)?;
         uploaded?;
         let sealed = writer.finish(move |new| match index {
             Some(index) => index.copy_entries(&copied, new),

@@ -14,7 +14,6 @@ use std::os::unix::fs::FileExt as _;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
-use tokio::sync::mpsc;
 
 use super::MAX_ITEM_BYTES;
 use super::previous_index::PreviousIndex;
@@ -61,8 +60,9 @@ impl Replacements {
 }
 
 /// The archive that is being written.
-pub(super) struct Rewriter {
-    members: mpsc::Sender<Message>,
+pub(super) struct Rewriter<S> {
+    /// Where members go.
+    send: S,
     replacements: Replacements,
     buffer: MemberBuffer,
     /// The item of the last file. Both of its files go into one member.
@@ -72,14 +72,10 @@ pub(super) struct Rewriter {
     seconds: u64,
 }
 
-impl Rewriter {
-    pub(super) fn new(
-        members: mpsc::Sender<Message>,
-        replacements: Replacements,
-        seconds: u64,
-    ) -> Self {
+impl<S: FnMut(Message) -> io::Result<()>> Rewriter<S> {
+    pub(super) fn new(send: S, replacements: Replacements, seconds: u64) -> Self {
         let (buffer, last_item, sent) = (MemberBuffer::default(), String::new(), 0);
-        Self { members, replacements, buffer, last_item, sent, seconds }
+        Self { send, replacements, buffer, last_item, sent, seconds }
     }
 
     /// Copies an archive, member by member where possible. Returns the members copied as they are. Blocks.
@@ -209,8 +205,7 @@ impl Rewriter {
 
     fn send(&mut self, message: Message) -> io::Result<()> {
         self.sent += 1;
-        let upload_ended = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the upload has ended");
-        self.members.blocking_send(message).map_err(upload_ended)
+        (self.send)(message)
     }
 }
 

@@ -72,8 +72,9 @@ impl World {
     }
 
     async fn replace(&self, names: &[&str]) {
-        let target = self.target();
-        target.rewrite(self.replacements(names), Timestamp::UNIX_EPOCH, MODE).await.unwrap();
+        let (target, replacements) = (self.target(), self.replacements(names));
+        let mode = CompressionMode::default();
+        target.rewrite(replacements, Timestamp::UNIX_EPOCH, mode).await.unwrap();
     }
 
     async fn file(&self, file: BackupFile) -> Vec<u8> {
