@@ -242,8 +242,8 @@ pub(super) async fn end_block(
     if !frozen.is_empty() {
         context.may_leave_frozen.store(true, Ordering::Relaxed);
     }
-    // When a block will be repeated, the requests of this attempt are settled except for these. Those of a complete
-    // block are not settled before its end is recorded.
+    // The next attempt repeats an incomplete block. This entry settles its requests, except for those that may still
+    // create a snapshot. The requests of a complete block are settled by the entry of its end.
     if is_in_journal && !is_complete && !requested.is_empty() {
         journal_best_effort(
             context,
