@@ -276,7 +276,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     let listings = collect::plan_listings(context, namespaces.len());
     context.progress.plan_lists(listings.len());
     let listings_in =
-        |turn| listings.iter().filter(|listing| listing.phase == turn).cloned().collect();
+        |phase| listings.iter().filter(|listing| listing.phase == phase).cloned().collect();
     let connections = Arc::new(Semaphore::new(context.options.connections));
     let blocks = async {
         let spooled =
@@ -289,12 +289,12 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
         let spooled =
             collect::items(context, listings_in(ListPhase::AfterBlocks), archive, &connections)
                 .await;
-        debug_assert!(spooled.is_empty(), "what may be held is listed first");
+        debug_assert!(spooled.is_empty(), "items that wait for blocks are listed before them");
     };
     let rest = async {
         let spooled =
             collect::items(context, listings_in(ListPhase::Anytime), archive, &connections).await;
-        debug_assert!(spooled.is_empty(), "what may be held is listed first");
+        debug_assert!(spooled.is_empty(), "items that wait for blocks are listed before them");
     };
     join(blocks, rest).await;
     let sink = Sink::archive(archive);

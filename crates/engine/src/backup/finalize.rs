@@ -38,7 +38,7 @@ pub async fn write(
     }
     store.put(backup, &results).await?;
     let operations = operation_records(&outcome.operations, run);
-    let bowline_info = bowline_info(&outcome.operations, outcome.freezes.clone());
+    let bowline_info = build_bowline_info(&outcome.operations, outcome.freezes.clone());
     let Ok(archive) = &outcome.archive else {
         // Operations and snapshots must be visible nevertheless, and be deleted with the record.
         if !operations.is_empty() {
@@ -73,7 +73,7 @@ pub async fn write(
 }
 
 /// The file for data that Velero has no file for.
-pub fn bowline_info(
+pub fn build_bowline_info(
     operations: &[Operation],
     freeze_windows: Vec<FreezeWindow>,
 ) -> BowlineBackupInfo {

@@ -100,6 +100,7 @@ pub(super) async fn complete_outcome(
     report: Arc<Report>,
     progress: &Progress,
 ) -> BackupOutcome {
+    // A task that still holds the context has not seen the end of the run, so its results would be incomplete.
     let Some(context) = Arc::into_inner(context) else {
         return BackupOutcome::failed(FatalError::Stopped, into_owned_report(report), progress);
     };

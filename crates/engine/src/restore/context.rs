@@ -15,8 +15,8 @@ use super::collision::NamespaceCollisions;
 use super::filter::Filter;
 use super::hook::HookRunner;
 use super::item::{self, Visitor};
-use super::item_claims::ClaimedItems;
 use super::item_journal::{self, ItemJournal};
+use super::item_reservations::ReservedItems;
 use super::namespace::NamespaceCache;
 use super::outcome::ItemOutcomes;
 use super::rate_limiter::RateLimiter;
@@ -68,7 +68,7 @@ pub(super) struct Context {
     inputs: ContextInputs,
     served_api: RwLock<Arc<ServedApi>>,
     pub(super) actions: Vec<Action<dyn RestoreItemAction>>,
-    pub(super) claimed_items: ClaimedItems,
+    pub(super) reserved_items: ReservedItems,
     pub(super) rate_limiter: RateLimiter,
     pub(super) namespaces: NamespaceCache,
     pub(super) collisions: NamespaceCollisions,
@@ -198,7 +198,7 @@ pub(super) async fn assemble(
     Ok(Context {
         served_api: RwLock::new(Arc::new(served_api)),
         actions,
-        claimed_items: ClaimedItems::default(),
+        reserved_items: ReservedItems::default(),
         rate_limiter: RateLimiter::new(options.requests),
         namespaces: NamespaceCache::default(),
         collisions,

@@ -1,7 +1,7 @@
 //! Restores one item: reads it, runs the actions, changes it where necessary, writes it.
 //!
 //! Additional items of an action are restored first. An item that several others need is restored once, and those
-//! others wait for it ([`ClaimedItems`](super::item_claims::ClaimedItems)) without occupying a slot of the rate
+//! others wait for it ([`ReservedItems`](super::item_reservations::ReservedItems)) without occupying a slot of the rate
 //! limiter. [`prepare`] computes the resulting object; a dry run uses it as well.
 
 pub(super) mod actions;
@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use super::apply::{AppliedObject, ApplyError};
 use super::filter::Reason;
-use super::item_claims::ItemClaim;
+use super::item_reservations::ItemReservation;
 use super::namespace::NamespaceError;
 use super::outcome::AppliedAction;
 use super::reset::{MissingData, NoMetadata, in_brackets};
@@ -126,15 +126,15 @@ impl Visitor for Restorer {
             if context.has_stopped() {
                 return;
             }
-            let ItemClaim::Acquired(mut claim) =
-                context.claimed_items.claim(&id, reason.parent()).await
+            let ItemReservation::Acquired(mut reservation) =
+                context.reserved_items.reserve(&id, reason.parent()).await
             else {
                 return;
             };
             let mut item = ItemRestore::new(context, served_api, &id);
             match item.restore(reason).await {
                 Ok(ItemOutcome::InCluster(action)) => {
-                    claim.mark_in_cluster();
+                    reservation.mark_in_cluster();
                     item.record_outcome(action);
                 }
                 Ok(ItemOutcome::Skipped(reason)) => {
@@ -146,7 +146,7 @@ impl Visitor for Restorer {
                 }
                 Ok(ItemOutcome::Excluded(reason)) => {
                     tracing::debug!(item = %id, "not restored: {reason}");
-                    claim.release();
+                    reservation.release();
                     return;
                 }
                 Err(error) => {

@@ -37,7 +37,7 @@ use super::apply::{self, ApplyError, Decision};
 use super::context::{Context, ContextInputs, ServedApi, assemble, discover};
 use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject};
 use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
-use super::item_claims::ItemClaim;
+use super::item_reservations::ItemReservation;
 use super::order::{self, Priorities};
 use super::request::{ExistingResourcePolicy, Request};
 use super::{FatalError, Options, Progress, action, collision, visit_all, volume};
@@ -265,8 +265,8 @@ impl Visitor for Planner {
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let _memory = reserve_memory(context, &id, reason).await;
-            let ItemClaim::Acquired(guard) =
-                context.claimed_items.claim(&id, reason.parent()).await
+            let ItemReservation::Acquired(guard) =
+                context.reserved_items.reserve(&id, reason.parent()).await
             else {
                 return;
             };

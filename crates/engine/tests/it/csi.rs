@@ -571,10 +571,12 @@ async fn no_snapshot_is_requested_if_the_start_of_its_block_cannot_be_journaled(
 async fn no_snapshot_of_an_additional_claim_is_requested_if_its_intent_cannot_be_journaled() {
     for refuses in [false, true] {
         let bench = CsiTest::new();
-        bench.cluster.put(claim("shop", "c", "pv-c"));
-        bench.cluster.put(volume("pv-c", "c"));
         let (mut run, _) = bench.run(Vec::new()).await;
-        run.backup_item_actions = vec![fn_action("pods", |_, output| {
+        // Created after the claims were listed, so that it is in no block of its own.
+        let cluster = Arc::clone(&bench.cluster);
+        run.backup_item_actions = vec![fn_action("pods", move |_, output| {
+            cluster.put(claim("shop", "c", "pv-c"));
+            cluster.put(volume("pv-c", "c"));
             output.additional_items = vec![ResourceIdentifier {
                 group: String::new(),
                 resource: "persistentvolumeclaims".to_owned(),

@@ -709,11 +709,12 @@ async fn no_snapshot_of_an_additional_volume_is_requested_if_its_intent_cannot_b
     for refuses in [false, true] {
         let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
         let cluster = cluster(&disk);
-        cluster.put(claim("c", "pv-c"));
-        cluster.put(volume("pv-c", "c"));
         let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
-        run.cluster = cluster;
-        run.backup_item_actions = vec![fn_action("pods", |_, output| {
+        run.cluster = Arc::clone(&cluster) as _;
+        // Created after the volumes were listed, so that it is in no block of its own.
+        run.backup_item_actions = vec![fn_action("pods", move |_, output| {
+            cluster.put(claim("c", "pv-c"));
+            cluster.put(volume("pv-c", "c"));
             output.additional_items = vec![volume_id("pv-c")];
             Ok(())
         })];

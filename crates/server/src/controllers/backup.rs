@@ -211,7 +211,7 @@ impl RunStatus for BackupStatus {
 
     fn canceled(&self) -> Self {
         let reason = canceled_reason();
-        // Everything else about it is in the results.
+        // The status says only that the backup was canceled; all other messages are in the results file.
         Self { failure_reason: reason.clone(), ..self.failed(reason) }
     }
 }

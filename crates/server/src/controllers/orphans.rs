@@ -572,7 +572,7 @@ async fn delete_unless_recorded(
             kept_journal.no_record_since = None;
             return Err(Arc::clone(error).into());
         }
-        // The unknown bucket may have the complete backup.
+        // The bucket that the run used may have the complete backup, whose snapshots must stay.
         RunBucket::Unknown(reason) => {
             return Ok(created.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }

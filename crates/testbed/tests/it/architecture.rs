@@ -87,6 +87,23 @@ impl<'ast> Visit<'ast> for Names {
         self.0.push(item.ident.to_string());
     }
 
+    /// Macros define types too.
+    fn visit_macro(&mut self, found: &'ast syn::Macro) {
+        let tokens = found.tokens.to_string();
+        self.0.extend(tokens.split_whitespace().filter(|word| is_name(word)).map(str::to_owned));
+    }
+
+    /// `#[kube(kind = "Backup")]` defines the type `Backup`.
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        if attribute.path().is_ident("kube")
+            && let Ok(list) = attribute.meta.require_list()
+        {
+            let tokens = list.tokens.to_string();
+            let words = tokens.split_whitespace().map(|word| word.trim_matches(['"', ',']));
+            self.0.extend(words.filter(|word| is_name(word)).map(str::to_owned));
+        }
+    }
+
     fn visit_variant(&mut self, variant: &'ast syn::Variant) {
         self.0.push(variant.ident.to_string());
         visit::visit_variant(self, variant);

@@ -188,7 +188,7 @@ impl ItemRestore<'_> {
             Err(error) if is_plugin_crash(&error) => error,
             executed => return executed,
         };
-        let _exclusive = context.claimed_items.exclusive_retry().await;
+        let _exclusive = context.reserved_items.exclusive_retry().await;
         if context.has_stopped() {
             return Err(error);
         }
@@ -245,7 +245,7 @@ impl ItemRestore<'_> {
             }
             visit_additional_item(context, served_api, additional.clone(), id, must_be_included)
                 .await;
-            if context.claimed_items.is_in_cluster(&additional) {
+            if context.reserved_items.is_in_cluster(&additional) {
                 restored.push(additional);
             }
         }
@@ -314,7 +314,7 @@ impl ItemRestore<'_> {
             let has_crashed = errors.last().is_some_and(is_plugin_crash);
             let call = async {
                 let _exclusive = if has_crashed {
-                    Some(context.claimed_items.exclusive_retry().await)
+                    Some(context.reserved_items.exclusive_retry().await)
                 } else {
                     None
                 };

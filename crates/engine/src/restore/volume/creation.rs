@@ -246,7 +246,7 @@ impl<'a> VolumeRequest<'a> {
         error: bowline_plugin::Error,
     ) -> Result<CreateResponse, CreationError> {
         let context = self.context;
-        let _exclusive = context.claimed_items.exclusive_retry().await;
+        let _exclusive = context.reserved_items.exclusive_retry().await;
         if context.has_stopped() || Instant::now() >= deadline {
             return Ok(CreateResponse::ConnectionLost(error));
         }

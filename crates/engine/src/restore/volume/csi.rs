@@ -43,7 +43,7 @@ pub(in crate::restore) fn require_source(
         _ => None,
     };
     let Some(ItemSource { id: source_id, kind }) = source else { return Ok(()) };
-    if context.claimed_items.is_in_cluster(&source_id) {
+    if context.reserved_items.is_in_cluster(&source_id) {
         return Ok(());
     }
     let missing = MissingSource { kind, name: source_id.name };

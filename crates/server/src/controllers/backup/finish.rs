@@ -161,7 +161,7 @@ impl BackupRun<'_> {
         };
         let kept_operations: Vec<Operation> =
             operations.iter().filter(|one| is_kept(&one.item.name)).cloned().collect();
-        let own = own.map(|own| finalize::bowline_info(&kept_operations, own.freeze_windows));
+        let own = own.map(|own| finalize::build_bowline_info(&kept_operations, own.freeze_windows));
         let written = retry_bucket_call(&self.resources.cancel, || async {
             if let Some(own) = &own {
                 store.put(&self.name, own).await?;

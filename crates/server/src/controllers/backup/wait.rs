@@ -212,7 +212,7 @@ impl BackupOperationPublisher<'_> {
         }
         let has_volumes = operations.iter().any(|operation| operation.kind.is_of_volume());
         if has_volumes && !unreadable.own {
-            let own = finalize::bowline_info(operations, self.freezes.clone());
+            let own = finalize::build_bowline_info(operations, self.freezes.clone());
             store.put(&run.name, &own).await?;
         }
         Ok(())

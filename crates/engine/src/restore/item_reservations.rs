@@ -4,7 +4,7 @@
 //! Items that need each other in a cycle do not deadlock: the one whose wait would close the cycle continues as if the
 //! other were done.
 //!
-//! An item that must be passed to an action a second time is retried exclusively ([`ClaimedItems::exclusive_retry`]).
+//! An item that must be passed to an action a second time is retried exclusively ([`ReservedItems::exclusive_retry`]).
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// Items that are in progress or done.
 #[derive(Debug, Default)]
-pub(super) struct ClaimedItems {
+pub(super) struct ReservedItems {
     inner: Mutex<Inner>,
     /// Held during an exclusive retry.
     retry_lock: tokio::sync::Mutex<()>,
@@ -36,17 +36,17 @@ enum State {
     },
 }
 
-/// Result of a claim.
-pub(super) enum ItemClaim<'a> {
+/// Result of a reservation.
+pub(super) enum ItemReservation<'a> {
     /// The caller owns the item.
-    Acquired(ItemClaimGuard<'a>),
+    Acquired(ReservationGuard<'a>),
     /// Another task owns the item and is done, or need not be waited for.
     Done,
 }
 
 /// An item in progress. Done when dropped.
-pub(super) struct ItemClaimGuard<'a> {
-    claimed_items: &'a ClaimedItems,
+pub(super) struct ReservationGuard<'a> {
+    reserved_items: &'a ReservedItems,
     id: ResourceIdentifier,
     /// The item that this one is restored for, and that waits for it.
     needed_by: Option<Box<ResourceIdentifier>>,
@@ -55,18 +55,18 @@ pub(super) struct ItemClaimGuard<'a> {
     _done: watch::Sender<()>,
 }
 
-impl ClaimedItems {
-    /// Claims an item, or waits until its owner is done. A caller without an item that needs it has no reason to
+impl ReservedItems {
+    /// Reserves an item, or waits until its owner is done. A caller without an item that needs it has no reason to
     /// wait.
-    pub(super) async fn claim(
+    pub(super) async fn reserve(
         &self,
         id: &ResourceIdentifier,
         needed_by: Option<&ResourceIdentifier>,
-    ) -> ItemClaim<'_> {
+    ) -> ItemReservation<'_> {
         loop {
-            let mut done = match self.try_claim(id, needed_by) {
-                ClaimAttempt::Settled(claim) => return claim,
-                ClaimAttempt::Wait(done) => done,
+            let mut done = match self.try_reserve(id, needed_by) {
+                ReservationAttempt::Settled(reservation) => return reservation,
+                ReservationAttempt::Wait(done) => done,
             };
             // An error means that the sender is gone, which is the end of the wait.
             let _ = done.changed().await;
@@ -86,11 +86,11 @@ impl ClaimedItems {
         self.retry_lock.lock().await
     }
 
-    fn try_claim(
+    fn try_reserve(
         &self,
         id: &ResourceIdentifier,
         needed_by: Option<&ResourceIdentifier>,
-    ) -> ClaimAttempt<'_> {
+    ) -> ReservationAttempt<'_> {
         let mut inner = self.inner.lock();
         match inner.states.get(id) {
             None => {
@@ -101,8 +101,8 @@ impl ClaimedItems {
                     inner.waits.insert(needed_by.clone(), id.clone());
                 }
                 let (id, needed_by) = (id.clone(), needed_by.cloned().map(Box::new));
-                ClaimAttempt::Settled(ItemClaim::Acquired(ItemClaimGuard {
-                    claimed_items: self,
+                ReservationAttempt::Settled(ItemReservation::Acquired(ReservationGuard {
+                    reserved_items: self,
                     id,
                     needed_by,
                     is_released: false,
@@ -110,21 +110,21 @@ impl ClaimedItems {
                     _done: sender,
                 }))
             }
-            Some(State::Done { .. }) => ClaimAttempt::Settled(ItemClaim::Done),
+            Some(State::Done { .. }) => ReservationAttempt::Settled(ItemReservation::Done),
             Some(State::InProgress(done)) => match needed_by {
                 Some(needed_by) if !inner.waits_for(id, needed_by) => {
                     let done = done.clone();
                     inner.waits.insert(needed_by.clone(), id.clone());
-                    ClaimAttempt::Wait(done)
+                    ReservationAttempt::Wait(done)
                 }
-                _ => ClaimAttempt::Settled(ItemClaim::Done),
+                _ => ReservationAttempt::Settled(ItemReservation::Done),
             },
         }
     }
 }
 
-enum ClaimAttempt<'a> {
-    Settled(ItemClaim<'a>),
+enum ReservationAttempt<'a> {
+    Settled(ItemReservation<'a>),
     Wait(watch::Receiver<()>),
 }
 
@@ -143,20 +143,20 @@ impl Inner {
     }
 }
 
-impl ItemClaimGuard<'_> {
+impl ReservationGuard<'_> {
     pub(super) fn mark_in_cluster(&mut self) {
         self.exists = true;
     }
 
-    /// Releases the item as if it had never been claimed: an item that is not scheduled may still be needed.
+    /// Releases the item as if it had never been reserved: an item that is not scheduled may still be needed.
     pub(super) fn release(mut self) {
         self.is_released = true;
     }
 }
 
-impl Drop for ItemClaimGuard<'_> {
+impl Drop for ReservationGuard<'_> {
     fn drop(&mut self) {
-        let mut inner = self.claimed_items.inner.lock();
+        let mut inner = self.reserved_items.inner.lock();
         if let Some(needed_by) = &self.needed_by {
             inner.waits.remove(&**needed_by);
         }
@@ -185,74 +185,85 @@ mod tests {
 
     #[tokio::test]
     async fn dependent_item_waits_and_scheduled_visit_does_not() {
-        let claimed_items = ClaimedItems::default();
-        let ItemClaim::Acquired(mut guard) = claimed_items.claim(&id("a"), None).await else {
+        let reserved_items = ReservedItems::default();
+        let ItemReservation::Acquired(mut guard) = reserved_items.reserve(&id("a"), None).await
+        else {
             panic!()
         };
         assert!(matches!(
-            claimed_items.claim(&id("a"), None).now_or_never(),
-            Some(ItemClaim::Done)
+            reserved_items.reserve(&id("a"), None).now_or_never(),
+            Some(ItemReservation::Done)
         ));
         let (a, b) = (id("a"), id("b"));
-        let mut waiting = Box::pin(claimed_items.claim(&a, Some(&b)));
+        let mut waiting = Box::pin(reserved_items.reserve(&a, Some(&b)));
         assert!((&mut waiting).now_or_never().is_none());
-        assert!(!claimed_items.is_in_cluster(&a));
+        assert!(!reserved_items.is_in_cluster(&a));
         guard.mark_in_cluster();
         drop(guard);
-        assert!(claimed_items.is_in_cluster(&a));
-        assert!(matches!(waiting.await, ItemClaim::Done));
+        assert!(reserved_items.is_in_cluster(&a));
+        assert!(matches!(waiting.await, ItemReservation::Done));
         assert!(matches!(
-            claimed_items.claim(&id("a"), Some(&id("c"))).now_or_never(),
-            Some(ItemClaim::Done)
+            reserved_items.reserve(&id("a"), Some(&id("c"))).now_or_never(),
+            Some(ItemReservation::Done)
         ));
     }
 
     #[tokio::test]
-    async fn released_item_can_be_claimed_by_a_dependent() {
-        let claimed_items = ClaimedItems::default();
-        let ItemClaim::Acquired(guard) = claimed_items.claim(&id("a"), None).await else {
+    async fn released_item_can_be_reserved_by_a_dependent() {
+        let reserved_items = ReservedItems::default();
+        let ItemReservation::Acquired(guard) = reserved_items.reserve(&id("a"), None).await else {
             panic!()
         };
         let (a, b) = (id("a"), id("b"));
-        let mut waiting = Box::pin(claimed_items.claim(&a, Some(&b)));
+        let mut waiting = Box::pin(reserved_items.reserve(&a, Some(&b)));
         assert!((&mut waiting).now_or_never().is_none());
         guard.release();
-        let ItemClaim::Acquired(guard) = waiting.await else { panic!("nobody has done it") };
+        let ItemReservation::Acquired(guard) = waiting.await else { panic!("nobody has done it") };
         drop(guard);
-        assert!(!claimed_items.is_in_cluster(&a));
+        assert!(!reserved_items.is_in_cluster(&a));
         assert!(matches!(
-            claimed_items.claim(&id("a"), None).now_or_never(),
-            Some(ItemClaim::Done)
+            reserved_items.reserve(&id("a"), None).now_or_never(),
+            Some(ItemReservation::Done)
         ));
     }
 
     #[tokio::test]
     async fn item_does_not_wait_for_the_item_that_needs_it() {
-        let claimed_items = ClaimedItems::default();
+        let reserved_items = ReservedItems::default();
         let (a, b, c) = (id("a"), id("b"), id("c"));
-        let ItemClaim::Acquired(first) = claimed_items.claim(&a, None).await else { panic!() };
-        let ItemClaim::Acquired(second) = claimed_items.claim(&b, Some(&a)).await else { panic!() };
-        let ItemClaim::Acquired(third) = claimed_items.claim(&c, Some(&b)).await else { panic!() };
+        let ItemReservation::Acquired(first) = reserved_items.reserve(&a, None).await else {
+            panic!()
+        };
+        let ItemReservation::Acquired(second) = reserved_items.reserve(&b, Some(&a)).await else {
+            panic!()
+        };
+        let ItemReservation::Acquired(third) = reserved_items.reserve(&c, Some(&b)).await else {
+            panic!()
+        };
         for needed in [&a, &b, &c] {
-            let claim = claimed_items.claim(needed, Some(&c)).now_or_never();
-            assert!(matches!(claim, Some(ItemClaim::Done)), "{needed} waits for this one itself");
+            let reservation = reserved_items.reserve(needed, Some(&c)).now_or_never();
+            assert!(
+                matches!(reservation, Some(ItemReservation::Done)),
+                "{needed} waits for this one itself"
+            );
         }
         drop((third, second));
         // Once the item is done, the others may be waited for again.
         let other = id("d");
-        assert!(claimed_items.claim(&a, Some(&other)).now_or_never().is_none());
+        assert!(reserved_items.reserve(&a, Some(&other)).now_or_never().is_none());
         drop(first);
     }
 
     #[tokio::test]
     async fn dependency_cycle_does_not_deadlock() {
-        let claimed_items = ClaimedItems::default();
+        let reserved_items = ReservedItems::default();
         let work = async |own: &str, needs: &str| {
-            let ItemClaim::Acquired(_guard) = claimed_items.claim(&id(own), None).await else {
+            let ItemReservation::Acquired(_guard) = reserved_items.reserve(&id(own), None).await
+            else {
                 return;
             };
             tokio::task::yield_now().await;
-            claimed_items.claim(&id(needs), Some(&id(own))).await;
+            reserved_items.reserve(&id(needs), Some(&id(own))).await;
         };
         // Three items in a cycle, concurrently, and one that needs itself.
         join(join(work("a", "b"), work("b", "c")), join(work("c", "a"), work("d", "d"))).await;
