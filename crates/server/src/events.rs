@@ -146,10 +146,7 @@ impl Milestone {
             }
             Self::WaitingForNamespaces { count } => {
                 set_distinct_action("WaitingForNamespaces", &count);
-                let (namespaces, are) = match count {
-                    1 => ("namespace", "is"),
-                    _ => ("namespaces", "are"),
-                };
+                let namespaces = if count == 1 { "namespace" } else { "namespaces" };
                 let text = format!(
                     "waiting for {count} terminating {namespaces}; see the log of the restore"
                 );

@@ -271,7 +271,7 @@ fn rename(records: &[JournalEntry], of: &FinishedBackup, to: &FinishedBackup) ->
     for record in &mut records {
         if let JournalEntry::BlockEnded(ended) = record {
             // The bytes that are kept are those of the other run.
-            ended.kept = None;
+            ended.stored = None;
         }
     }
     records

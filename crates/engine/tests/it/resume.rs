@@ -166,7 +166,7 @@ async fn bytes_that_were_tampered_with_are_an_error_and_not_in_the_archive() {
     let (_, _, records) = resume_from(&cluster, &store, Vec::new()).await;
     let run = run_of(&cluster, json!({}), store.clone()).await;
     let stored_block = records.iter().find_map(|record| match record {
-        JournalEntry::BlockEnded(ended) => ended.kept.clone(),
+        JournalEntry::BlockEnded(ended) => ended.stored.clone(),
         _ => None,
     });
     let number = stored_block.unwrap().number;

@@ -365,7 +365,7 @@ fn item_records(block: u64) -> [JournalEntry; 2] {
     let ended = BlockEnded {
         block,
         visited: vec![item],
-        kept: Some(StoredBlock { number: block, sha256 }),
+        stored: Some(StoredBlock { number: block, sha256 }),
         ..BlockEnded::default()
     };
     let started = BlockStarted { block, intents: vec![intent], ..BlockStarted::default() };
