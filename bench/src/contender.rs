@@ -207,8 +207,8 @@ async fn start_bowline(env: &BenchEnv, binary: &Path, bucket: Bucket) -> anyhow:
     ] {
         apply(&env.client, object).await?;
     }
-    let scratch = bed.subdir("bowline").context("cannot create a folder")?;
-    bed.subdir("bowline/plugins").context("cannot create a folder")?;
+    let scratch = bed.subdir("bowline").context("cannot create a directory")?;
+    bed.subdir("bowline/plugins").context("cannot create a directory")?;
     let command = bowline_command(env, binary, namespace, &scratch);
     let mut process = Process::start(bed, "bowline", command)?;
     process.wait_until(START_TIMEOUT, || is_available(&env.client, namespace)).await?;

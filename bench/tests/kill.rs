@@ -8,7 +8,7 @@
 
 use std::process::Command;
 
-use bowline_engine::failpoint::Point;
+use bowline_engine::failpoint::Failpoint;
 use bowline_testbed::{node, test_deadline};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -55,7 +55,7 @@ fn over_a_hundred_kills_lose_and_repeat_nothing_and_leave_no_pod_frozen() {
     assert!(is_clean && total(&figures) == 0, "{figures:#}");
     assert!(figure(&figures, "kills") >= 110, "{figures:#}");
     // Random kills take the turn of a point now and then, and a point may be over sooner than thought.
-    let all = Point::ALL.len() - if can_freeze { 0 } else { 6 };
+    let all = Failpoint::ALL.len() - if can_freeze { 0 } else { 6 };
     assert!(figure(&figures, "points") >= all * 9 / 10, "{figures:#}");
     assert!(figure(&figures, "random_kills") > 0, "{figures:#}");
     assert!(figure(&figures, "deletions") > 0, "{figures:#}");

@@ -198,7 +198,7 @@ impl Cluster {
                 print_line(format_args!("{count} snapshots are left of a deleted backup"));
                 for handle in leftovers {
                     let folder = self.csi.snapshot(&handle);
-                    let folder = folder.parent().context("a snapshot without a folder")?;
+                    let folder = folder.parent().context("a snapshot without a directory")?;
                     std::fs::remove_dir_all(folder).context("cannot remove a snapshot")?;
                 }
                 return Ok(count);

@@ -49,7 +49,7 @@ impl fmt::Display for Profile {
 
 /// A word that is no profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no profile: it is backup-only or full")]
+#[error("invalid profile `{0}`: expected backup-only or full")]
 pub struct UnknownProfile(String);
 
 impl FromStr for Profile {
@@ -168,6 +168,6 @@ mod tests {
             assert_eq!(profile.to_string().parse(), Ok(profile));
         }
         let error = "admin".parse::<Profile>().unwrap_err();
-        assert_eq!(error.to_string(), "\"admin\" is no profile: it is backup-only or full");
+        assert_eq!(error.to_string(), "invalid profile `admin`: expected backup-only or full");
     }
 }

@@ -19,13 +19,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// What to back up, where to, and how.
+/// Settings of the backup.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "Backup",
-    doc = "A copy of Kubernetes objects and their volumes at a point in time.",
+    doc = "A backup of Kubernetes objects and volumes.",
     namespaced,
     status = "BackupStatus",
     derive = "Default",
@@ -42,82 +42,82 @@ use crate::{
 )]
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 pub struct BackupSpec {
-    /// Labels for the backups that a Schedule makes.
+    /// Metadata for backups that a Schedule creates.
     pub metadata: BackupMetadata,
 
-    /// Namespaces to take; empty means all.
+    /// Namespaces to include. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_namespaces: Vec<String>,
 
-    /// Namespaces to leave out.
+    /// Namespaces to exclude.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_namespaces: Vec<String>,
 
-    /// Resources to take; empty means all.
+    /// Resources to include. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_resources: Vec<String>,
 
-    /// Resources to leave out.
+    /// Resources to exclude.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_resources: Vec<String>,
 
-    /// Cluster-scoped resources to take; empty means those that belong to what is taken.
+    /// Cluster-scoped resources to include. Default: all in a full backup, otherwise those that included items need.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_cluster_scoped_resources: Vec<String>,
 
-    /// Cluster-scoped resources to leave out.
+    /// Cluster-scoped resources to exclude.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_cluster_scoped_resources: Vec<String>,
 
-    /// Namespaced resources to take; empty means all.
+    /// Namespaced resources to include. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_namespace_scoped_resources: Vec<String>,
 
-    /// Namespaced resources to leave out.
+    /// Namespaced resources to exclude.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_namespace_scoped_resources: Vec<String>,
 
-    /// Takes only objects with these labels; not together with `orLabelSelectors`.
+    /// Include only objects that match this selector. Cannot be combined with `orLabelSelectors`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub label_selector: Option<LabelSelector>,
 
-    /// Takes only objects that one of these selects; not together with `labelSelector`.
+    /// Include only objects that match one of these selectors. Cannot be combined with `labelSelector`.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::label_selectors")]
     pub or_label_selectors: Vec<LabelSelector>,
 
-    /// Whether volumes are snapshotted; unset means yes where there is a snapshot location.
+    /// Create volume snapshots. Default: CSI volumes, and other volumes if a VolumeSnapshotLocation exists for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_volumes: Option<bool>,
 
-    /// How long the backup is kept; zero means the server's default.
+    /// Retention time. Zero: the server's default.
     pub ttl: Duration,
 
-    /// Label whose value groups volumes that must be snapshotted together.
+    /// Label key that groups volumes to be snapshotted together.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub volume_group_snapshot_label_key: String,
 
-    /// Whether cluster-scoped objects are taken; unset means those that belong to what is taken.
+    /// Include cluster-scoped resources. Default: all with all namespaces, otherwise those that included items need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include_cluster_resources: Option<bool>,
 
-    /// Commands to run in pods around the backup of their volumes.
+    /// Hooks to run in pods before and after their backup.
     pub hooks: BackupHooks,
 
-    /// BackupStorageLocation to write to; empty means the default one.
+    /// BackupStorageLocation to write to. Empty: the default location.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub storage_location: String,
 
-    /// VolumeSnapshotLocations, at most one for each provider.
+    /// VolumeSnapshotLocations, at most one per provider.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub volume_snapshot_locations: Vec<String>,
 
@@ -125,36 +125,36 @@ pub struct BackupSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_volumes_to_restic: Option<bool>,
 
-    /// Whether pod volumes are copied file by file unless they opt out.
+    /// Use file-system backup for pod volumes unless they opt out. Not supported yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_volumes_to_fs_backup: Option<bool>,
 
-    /// Objects to take first, as comma-separated names by resource.
+    /// Objects to back up first: comma-separated names by resource.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub ordered_resources: BTreeMap<String, String>,
 
-    /// How long a CSI snapshot may take to become ready; zero means ten minutes.
+    /// Time limit for the driver to create a CSI snapshot. Zero: 10m.
     #[serde(rename = "csiSnapshotTimeout")]
     pub csi_snapshot_timeout: Duration,
 
-    /// How long an operation of a plugin may take; zero means the server's default.
+    /// Time limit for a plugin operation. Zero: the server's default.
     pub item_operation_timeout: Duration,
 
-    /// ConfigMap with rules for volumes and resources.
+    /// ConfigMap with resource policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::local_reference")]
     pub resource_policy: Option<TypedLocalObjectReference>,
 
-    /// Whether the data of snapshots is moved into the storage location.
+    /// Move snapshot data to the storage location. Not supported yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_move_data: Option<bool>,
 
-    /// Who moves the data; empty means the built-in data mover.
+    /// Data mover. Empty: the built-in data mover.
     #[serde(rename = "datamover", skip_serializing_if = "String::is_empty")]
     pub data_mover: String,
 
-    /// Settings for copying files.
+    /// Settings of file-system backups and restores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uploader_config: Option<BackupUploaderConfig>,
 
@@ -165,11 +165,11 @@ pub struct BackupSpec {
 
 spec_may_be_absent!(BackupSpec);
 
-/// Metadata for backups made from a template.
+/// Metadata for backups that a Schedule creates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupMetadata {
-    /// Labels to put on the backup.
+    /// Labels of the backups.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 
@@ -178,11 +178,11 @@ pub struct BackupMetadata {
     pub unknown: Unknown,
 }
 
-/// How files are read and sent.
+/// Settings of file-system backups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupUploaderConfig {
-    /// How many files are sent at once; zero means as many as there are CPUs.
+    /// Number of files to upload in parallel. Zero: the number of CPUs.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub parallel_files_upload: i64,
@@ -192,11 +192,11 @@ pub struct BackupUploaderConfig {
     pub unknown: Unknown,
 }
 
-/// Commands to run during a backup.
+/// Hooks of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupHooks {
-    /// Hooks, each with the objects it is for.
+    /// Hooks, each with the objects that it applies to.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub resources: Vec<BackupResourceHooks>,
@@ -206,44 +206,44 @@ pub struct BackupHooks {
     pub unknown: Unknown,
 }
 
-/// Hooks for the objects that match.
+/// Hooks for matching objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["name"]))]
 pub struct BackupResourceHooks {
-    /// Name, for messages.
+    /// Name of the hook in messages.
     pub name: String,
 
-    /// Namespaces it is for; empty means all.
+    /// Namespaces that the hook applies to. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_namespaces: Vec<String>,
 
-    /// Namespaces it is not for.
+    /// Namespaces that the hook does not apply to.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_namespaces: Vec<String>,
 
-    /// Resources it is for; empty means all.
+    /// Resources that the hook applies to. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_resources: Vec<String>,
 
-    /// Resources it is not for.
+    /// Resources that the hook does not apply to.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_resources: Vec<String>,
 
-    /// Labels of the objects it is for.
+    /// Label selector of the objects that the hook applies to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub label_selector: Option<LabelSelector>,
 
-    /// Run before the object is taken.
+    /// Hooks to run before the item block is backed up.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub pre: Vec<BackupResourceHook>,
 
-    /// Run after the object and what belongs to it were taken.
+    /// Hooks to run after the item block is backed up.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub post: Vec<BackupResourceHook>,
 
@@ -252,7 +252,7 @@ pub struct BackupResourceHooks {
     pub unknown: Unknown,
 }
 
-/// One hook.
+/// A hook.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["exec"]))]
@@ -271,21 +271,21 @@ pub struct BackupResourceHook {
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["command"]))]
 pub struct ExecHook {
-    /// Container to run in; empty means the pod's first.
+    /// Container that runs the command. Empty: the first container of the pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub container: String,
 
-    /// The program and its arguments.
+    /// Command and arguments.
     #[serde(deserialize_with = "null_is_empty")]
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
 
-    /// What a failure means; unset means `Fail`.
+    /// Reaction to a failure: `Fail` (default) or `Continue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HookErrorMode")]
     pub on_error: Option<HookErrorMode>,
 
-    /// How long it may run; zero means the server's default.
+    /// Time limit for the command. Zero: 30s.
     pub timeout: Duration,
 
     /// Fields of a newer version.
@@ -293,7 +293,7 @@ pub struct ExecHook {
     pub unknown: Unknown,
 }
 
-/// How far a backup is.
+/// Status of the backup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupStatus {
@@ -306,97 +306,96 @@ pub struct BackupStatus {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub format_version: String,
 
-    /// When the backup may be deleted.
+    /// Expiration time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiration: Option<Time>,
 
-    /// Where the run is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "BackupPhase")]
     pub phase: Option<BackupPhase>,
 
-    /// Place in the queue, from one.
+    /// Position in the queue, starting at 1.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub queue_position: i64,
 
-    /// Why the spec was refused.
+    /// Validation errors.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub validation_errors: Vec<String>,
 
-    /// When the run began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the run ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Volume snapshots begun.
+    /// Number of attempted volume snapshots.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub volume_snapshots_attempted: i64,
 
-    /// Volume snapshots that succeeded.
+    /// Number of completed volume snapshots.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub volume_snapshots_completed: i64,
 
-    /// Why the whole run failed.
+    /// Reason of a failed backup.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub failure_reason: String,
 
-    /// Number of warnings; they are in the results file.
+    /// Number of warnings (listed in the results file).
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub warnings: i64,
 
-    /// Number of errors; they are in the results file.
+    /// Number of errors (listed in the results file).
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub errors: i64,
 
-    /// Objects done and known of.
+    /// Progress in items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<BackupProgress>,
 
-    /// CSI snapshots begun.
+    /// Number of attempted CSI snapshots.
     #[serde(rename = "csiVolumeSnapshotsAttempted", skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub csi_volume_snapshots_attempted: i64,
 
-    /// CSI snapshots that succeeded.
+    /// Number of completed CSI snapshots.
     #[serde(rename = "csiVolumeSnapshotsCompleted", skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub csi_volume_snapshots_completed: i64,
 
-    /// Plugin operations begun.
+    /// Number of attempted plugin operations.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub backup_item_operations_attempted: i64,
 
-    /// Plugin operations that succeeded.
+    /// Number of completed plugin operations.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub backup_item_operations_completed: i64,
 
-    /// Plugin operations that failed.
+    /// Number of failed plugin operations.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub backup_item_operations_failed: i64,
 
-    /// Hooks run and failed.
+    /// Number of attempted and failed hooks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook_status: Option<HookStatus>,
 
-    /// What the phase has no word for; see [`crate::condition`]. Not one of Velero's fields.
+    /// Conditions. Bowline only.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// For how long pods were frozen, the longest first, and not more than a hundred of them. Not one
-    /// of Velero's fields.
+    /// Longest freeze windows of pods, at most 100. Bowline only.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub freeze_windows: Vec<FreezeWindow>,
 
@@ -405,16 +404,16 @@ pub struct BackupStatus {
     pub unknown: Unknown,
 }
 
-/// How many objects were taken so far.
+/// Progress of a backup in items.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupProgress {
-    /// Objects known of; grows while plugins add more.
+    /// Total number of items. May grow during the run.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub total_items: i64,
 
-    /// Objects written.
+    /// Number of items backed up.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub items_backed_up: i64,
@@ -424,21 +423,21 @@ pub struct BackupProgress {
     pub unknown: Unknown,
 }
 
-/// For how long a pod was frozen: from its first pre-hook to the end of its last post-hook.
+/// Freeze window of a pod, from the start of its first pre-hook to the end of its last post-hook.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FreezeWindow {
-    /// The namespace of the pod.
+    /// Namespace of the pod.
     pub namespace: String,
 
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
 
-    /// When its first pre-hook was started.
+    /// Start time of the first pre-hook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<MicroTime>,
 
-    /// How long it lasted.
+    /// Duration in milliseconds.
     #[schemars(schema_with = "schema::count")]
     pub milliseconds: i64,
 
@@ -448,15 +447,15 @@ pub struct FreezeWindow {
 }
 
 string_set! {
-    /// Where a backup's run is.
+    /// Phase of a backup.
     checked BackupPhase {
-        /// Created, not looked at.
+        /// Created, not processed yet.
         New = "New",
-        /// Waits for its turn.
+        /// Waits in the queue.
         Queued = "Queued",
-        /// May start.
+        /// Next in the queue.
         ReadyToStart = "ReadyToStart",
-        /// The spec was refused.
+        /// The spec is invalid.
         FailedValidation = "FailedValidation",
         /// Objects are being taken.
         InProgress = "InProgress",
@@ -480,7 +479,7 @@ string_set! {
 }
 
 impl BackupPhase {
-    /// Whether the run is over. That includes a backup that is being deleted.
+    /// Returns true if the run has ended. That includes a backup that is being deleted.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New

@@ -14,14 +14,14 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Whose files it holds, where it lies, and how it is looked after.
+/// Settings of the repository.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "BackupRepository",
     plural = "backuprepositories",
-    doc = "A repository with the files of one namespace's volumes.",
+    doc = "A repository for the file-system backups of one namespace.",
     namespaced,
     status = "BackupRepositoryStatus",
     derive = "Default",
@@ -35,20 +35,20 @@ use crate::{
     "backupStorageLocation", "maintenanceFrequency", "volumeNamespace"
 ]))]
 pub struct BackupRepositorySpec {
-    /// Namespace whose volumes it holds.
+    /// Namespace of the volumes.
     pub volume_namespace: String,
 
-    /// BackupStorageLocation it lies in.
+    /// BackupStorageLocation of the repository.
     pub backup_storage_location: String,
 
-    /// Its format.
+    /// Repository type.
     pub repository_type: RepositoryType,
 
-    /// Full address, for restic.
+    /// Full address of a restic repository.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub restic_identifier: String,
 
-    /// How often it is cleaned up.
+    /// Maintenance frequency.
     pub maintenance_frequency: Duration,
 
     /// Settings of the repository.
@@ -63,24 +63,24 @@ pub struct BackupRepositorySpec {
 
 spec_may_be_absent!(BackupRepositorySpec);
 
-/// What is known of a repository.
+/// Status of the repository.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupRepositoryStatus {
-    /// Whether it can be used.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "BackupRepositoryPhase")]
     pub phase: Option<BackupRepositoryPhase>,
 
-    /// Why it cannot be used.
+    /// Reason if not ready.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When it was last cleaned up.
+    /// Time of the last maintenance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_maintenance_time: Option<Time>,
 
-    /// How the last clean-ups went.
+    /// Recent maintenance runs.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub recent_maintenance: Vec<Maintenance>,
 
@@ -89,24 +89,24 @@ pub struct BackupRepositoryStatus {
     pub unknown: Unknown,
 }
 
-/// One clean-up of a repository.
+/// A maintenance run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Maintenance {
-    /// How it ended.
+    /// Result.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MaintenanceResult")]
     pub result: Option<MaintenanceResult>,
 
-    /// When it began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When it ended.
+    /// Completion time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complete_timestamp: Option<Time>,
 
-    /// Why it failed.
+    /// Error message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
@@ -130,23 +130,23 @@ string_set! {
 }
 
 string_set! {
-    /// Whether a repository can be used.
+    /// Phase of a repository.
     checked BackupRepositoryPhase {
-        /// Created, not looked at.
+        /// Created, not processed yet.
         New = "New",
-        /// Can be used.
+        /// Ready for use.
         Ready = "Ready",
-        /// Cannot be used; the message says why.
+        /// Not ready; the message has the reason.
         NotReady = "NotReady",
     }
 }
 
 string_set! {
-    /// How a clean-up ended.
+    /// Result of a maintenance run.
     checked MaintenanceResult {
-        /// Well.
+        /// Succeeded.
         Succeeded = "Succeeded",
-        /// Not well.
+        /// Failed.
         Failed = "Failed",
     }
 }

@@ -20,13 +20,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Where backups are stored and how to get there.
+/// Settings of the location.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "BackupStorageLocation",
-    doc = "A place in an object store where backups are kept.",
+    doc = "A storage location for backups: a bucket and its settings.",
     namespaced,
     status = "BackupStorageLocationStatus",
     derive = "Default",
@@ -54,24 +54,24 @@ pub struct BackupStorageLocationSpec {
     #[schemars(schema_with = "schema::secret_key")]
     pub credential: Option<SecretKeySelector>,
 
-    /// The bucket.
+    /// Bucket.
     #[schemars(with = "ObjectStorageLocation")]
     pub object_storage: Option<ObjectStorageLocation>,
 
-    /// Whether backups that name no location go here.
+    /// Default location for backups.
     #[serde(skip_serializing_if = "is_false")]
     pub default: bool,
 
-    /// Whether backups may be added and deleted.
+    /// Access mode: ReadWrite or ReadOnly.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "AccessMode")]
     pub access_mode: Option<AccessMode>,
 
-    /// How often backups found here are brought into the cluster; zero means never.
+    /// Interval of the backup sync. Zero: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup_sync_period: Option<Duration>,
 
-    /// How often the location is checked; zero means never.
+    /// Interval between checks of the location. Zero: only at server start and after changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_frequency: Option<Duration>,
 
@@ -90,16 +90,16 @@ pub struct ObjectStorageLocation {
     /// Name of the bucket.
     pub bucket: String,
 
-    /// Folder in the bucket; empty means its root.
+    /// Prefix in the bucket. Empty: the root of the bucket.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
 
-    /// Certificates to trust; prefer `caCertRef`.
+    /// CA certificates of the object store. `caCertRef` is preferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::bytes")]
     pub ca_cert: Option<ByteString>,
 
-    /// Secret with certificates to trust.
+    /// Secret with CA certificates of the object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::secret_key")]
     pub ca_cert_ref: Option<SecretKeySelector>,
@@ -109,37 +109,37 @@ pub struct ObjectStorageLocation {
     pub unknown: Unknown,
 }
 
-/// What is known of a location.
+/// Status of the location.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupStorageLocationStatus {
-    /// Whether it can be used.
+    /// Phase: Available or Unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LocationPhase")]
     pub phase: Option<LocationPhase>,
 
-    /// When its backups were last brought into the cluster.
+    /// Time of the last sync.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_synced_time: Option<Time>,
 
-    /// When it was last checked.
+    /// Time of the last validation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_validation_time: Option<Time>,
 
-    /// Why it cannot be used.
+    /// Reason if unavailable.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// What the phase has no word for; see [`crate::condition`]. Not one of Velero's fields.
+    /// Conditions. Bowline only.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// No longer used.
+    /// Deprecated.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_synced_revision: String,
 
-    /// No longer used.
+    /// Deprecated.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "AccessMode")]
     pub access_mode: Option<AccessMode>,
@@ -150,11 +150,11 @@ pub struct BackupStorageLocationStatus {
 }
 
 string_set! {
-    /// What may be done with a location.
+    /// Access mode of a location.
     checked AccessMode {
-        /// Backups may be restored only.
+        /// Backups can only be restored.
         ReadOnly = "ReadOnly",
-        /// Backups may be restored, added and deleted.
+        /// Backups can be created, restored and deleted.
         ReadWrite = "ReadWrite",
     }
 }

@@ -14,13 +14,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Which snapshot to move, and into which volume.
+/// Settings of the download.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v2alpha1",
     kind = "DataDownload",
-    doc = "The move of a snapshot's data out of a storage location.",
+    doc = "A download of snapshot data from a storage location by a data mover.",
     namespaced,
     status = "DataDownloadStatus",
     derive = "Default",
@@ -53,35 +53,35 @@ use crate::{
     "backupStorageLocation", "operationTimeout", "snapshotID", "sourceNamespace", "targetVolume"
 ]))]
 pub struct DataDownloadSpec {
-    /// Volume to write to.
+    /// Target volume.
     pub target_volume: TargetVolume,
 
     /// BackupStorageLocation of the repository.
     pub backup_storage_location: String,
 
-    /// Who moves the data; empty means the built-in data mover.
+    /// Data mover. Empty: the built-in data mover.
     #[serde(rename = "datamover", skip_serializing_if = "String::is_empty")]
     pub data_mover: String,
 
-    /// The snapshot in the repository.
+    /// Snapshot in the repository.
     #[serde(rename = "snapshotID")]
     pub snapshot_id: String,
 
-    /// Namespace that the volume was backed up from.
+    /// Source namespace of the volume.
     pub source_namespace: String,
 
     /// Settings of the data mover.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub data_mover_config: BTreeMap<String, String>,
 
-    /// Whether it is to be stopped.
+    /// Cancel the operation.
     #[serde(skip_serializing_if = "is_false")]
     pub cancel: bool,
 
-    /// How long the data mover's own steps may take.
+    /// Time limit for the internal steps of the data mover.
     pub operation_timeout: Duration,
 
-    /// Operating system of the node that can write the volume.
+    /// Operating system of the node that writes the volume.
     #[serde(rename = "nodeOS", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NodeOs")]
     pub node_os: Option<NodeOs>,
@@ -97,15 +97,15 @@ pub struct DataDownloadSpec {
 
 spec_may_be_absent!(DataDownloadSpec);
 
-/// The volume that data is moved into.
+/// Target volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["namespace", "pv", "pvc"]))]
 pub struct TargetVolume {
-    /// Its claim.
+    /// PersistentVolumeClaim.
     pub pvc: String,
 
-    /// Its PersistentVolume; empty until there is one.
+    /// PersistentVolume. Empty until it exists.
     pub pv: String,
 
     /// Namespace of the claim.
@@ -116,39 +116,39 @@ pub struct TargetVolume {
     pub unknown: Unknown,
 }
 
-/// How far the move is.
+/// Status of the data mover.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DataDownloadStatus {
-    /// Where the move is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TransferPhase")]
     pub phase: Option<TransferPhase>,
 
-    /// What went wrong.
+    /// Message about the outcome or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When the move began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the move ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Bytes moved and to move.
+    /// Progress.
     pub progress: TransferProgress,
 
-    /// Node that does it.
+    /// Node that runs the data mover.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
 
-    /// Node that took it first.
+    /// Node that accepted the request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub accepted_by_node: String,
 
-    /// When that was.
+    /// Time of acceptance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_timestamp: Option<Time>,
 

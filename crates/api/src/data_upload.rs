@@ -15,13 +15,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Which snapshot to move, and where to.
+/// Settings of the upload.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v2alpha1",
     kind = "DataUpload",
-    doc = "The move of a snapshot's data into a storage location.",
+    doc = "An upload of snapshot data to a storage location by a data mover.",
     namespaced,
     status = "DataUploadStatus",
     derive = "Default",
@@ -61,17 +61,17 @@ use crate::{
     "backupStorageLocation", "operationTimeout", "snapshotType", "sourceNamespace", "sourcePVC"
 ]))]
 pub struct DataUploadSpec {
-    /// What kind of snapshot it is.
+    /// Type of the snapshot.
     pub snapshot_type: DataUploadSnapshotType,
 
-    /// The snapshot, if it is a CSI one.
+    /// CSI snapshot.
     pub csi_snapshot: Option<CsiSnapshot>,
 
-    /// Claim that was snapshotted.
+    /// PersistentVolumeClaim of the snapshot.
     #[serde(rename = "sourcePVC")]
     pub source_pvc: String,
 
-    /// Who moves the data; empty means the built-in data mover.
+    /// Data mover. Empty: the built-in data mover.
     #[serde(rename = "datamover", skip_serializing_if = "String::is_empty")]
     pub data_mover: String,
 
@@ -86,11 +86,11 @@ pub struct DataUploadSpec {
     #[schemars(extend("nullable" = true))]
     pub data_mover_config: BTreeMap<String, String>,
 
-    /// Whether it is to be stopped.
+    /// Cancel the operation.
     #[serde(skip_serializing_if = "is_false")]
     pub cancel: bool,
 
-    /// How long the data mover's own steps may take.
+    /// Time limit for the internal steps of the data mover.
     pub operation_timeout: Duration,
 
     /// Fields of a newer version.
@@ -105,7 +105,7 @@ spec_may_be_absent!(DataUploadSpec);
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["storageClass", "volumeSnapshot"]))]
 pub struct CsiSnapshot {
-    /// The VolumeSnapshot.
+    /// Name of the VolumeSnapshot.
     pub volume_snapshot: String,
 
     /// StorageClass of the claim.
@@ -114,7 +114,7 @@ pub struct CsiSnapshot {
     /// VolumeSnapshotClass of the snapshot.
     pub snapshot_class: String,
 
-    /// CSI driver that made it.
+    /// CSI driver of the snapshot.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub driver: String,
 
@@ -123,11 +123,11 @@ pub struct CsiSnapshot {
     pub unknown: Unknown,
 }
 
-/// How far the move is.
+/// Status of the data mover.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DataUploadStatus {
-    /// Where the move is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TransferPhase")]
     pub phase: Option<TransferPhase>,
@@ -136,34 +136,34 @@ pub struct DataUploadStatus {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
 
-    /// The snapshot in the repository.
+    /// Snapshot in the repository.
     #[serde(rename = "snapshotID", skip_serializing_if = "String::is_empty")]
     pub snapshot_id: String,
 
-    /// What the data mover wants back on restore.
+    /// Result data that the data mover needs for the restore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_mover_result: Option<BTreeMap<String, String>>,
 
-    /// What went wrong.
+    /// Message about the outcome or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When the move began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the move ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Bytes moved and to move.
+    /// Progress.
     pub progress: TransferProgress,
 
-    /// Bytes that were new since the last move.
+    /// Bytes that are new since the last upload.
     #[serde(skip_serializing_if = "is_zero")]
     pub incremental_bytes: i64,
 
-    /// Node that does it.
+    /// Node that runs the data mover.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
 
@@ -172,11 +172,11 @@ pub struct DataUploadStatus {
     #[schemars(with = "NodeOs")]
     pub node_os: Option<NodeOs>,
 
-    /// Node that took it first.
+    /// Node that accepted the request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub accepted_by_node: String,
 
-    /// When that was.
+    /// Time of acceptance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_timestamp: Option<Time>,
 
@@ -186,7 +186,7 @@ pub struct DataUploadStatus {
 }
 
 string_set! {
-    /// What kind of snapshot a DataUpload moves.
+    /// Type of the snapshot that a DataUpload moves.
     open DataUploadSnapshotType {
         /// A CSI snapshot.
         Csi = "CSI",

@@ -10,13 +10,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Which backup to delete.
+/// Backup to delete.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "DeleteBackupRequest",
-    doc = "A request to delete a backup and everything that belongs to it.",
+    doc = "A request to delete a backup with its files, snapshots and restores.",
     namespaced,
     status = "DeleteBackupRequestStatus",
     derive = "Default",
@@ -28,7 +28,7 @@ use crate::{
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["backupName"]))]
 pub struct DeleteBackupRequestSpec {
-    /// The backup.
+    /// Name of the backup.
     pub backup_name: String,
 
     /// Fields of a newer version.
@@ -38,16 +38,16 @@ pub struct DeleteBackupRequestSpec {
 
 spec_may_be_absent!(DeleteBackupRequestSpec);
 
-/// How the deletion went.
+/// Status of the deletion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DeleteBackupRequestStatus {
-    /// Whether it was done.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "DeleteBackupRequestPhase")]
     pub phase: Option<DeleteBackupRequestPhase>,
 
-    /// What could not be deleted, and why.
+    /// Errors.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub errors: Vec<String>,
@@ -58,19 +58,19 @@ pub struct DeleteBackupRequestStatus {
 }
 
 string_set! {
-    /// Whether a deletion was done.
+    /// Phase of a deletion.
     checked DeleteBackupRequestPhase {
-        /// Created, not looked at.
+        /// Created, not processed yet.
         New = "New",
-        /// Being done.
+        /// In progress.
         InProgress = "InProgress",
-        /// Done, with or without errors.
+        /// Processed, with or without errors.
         Processed = "Processed",
     }
 }
 
 impl DeleteBackupRequestPhase {
-    /// Whether it was done, with or without errors.
+    /// Returns true if the request is processed, with or without errors.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New | Self::InProgress | Self::Other(_) => false,

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{serde_help::spec_may_be_absent, string_set::string_set, unknown::Unknown};
 
-/// Which file is wanted.
+/// Requested file.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "DownloadRequest",
-    doc = "A request for a link to a file in a storage location.",
+    doc = "A request for a download link to a file of a backup or restore.",
     namespaced,
     status = "DownloadRequestStatus",
     derive = "Default",
@@ -27,7 +27,7 @@ use crate::{serde_help::spec_may_be_absent, string_set::string_set, unknown::Unk
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["target"]))]
 pub struct DownloadRequestSpec {
-    /// The file.
+    /// Requested file.
     pub target: DownloadTarget,
 
     /// Fields of a newer version.
@@ -42,7 +42,7 @@ spec_may_be_absent!(DownloadRequestSpec);
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["kind", "name"]))]
 pub struct DownloadTarget {
-    /// Which of its files.
+    /// Kind of file.
     pub kind: DownloadTargetKind,
 
     /// Name of the backup or restore.
@@ -53,20 +53,20 @@ pub struct DownloadTarget {
     pub unknown: Unknown,
 }
 
-/// The answer.
+/// Response of the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DownloadRequestStatus {
-    /// Whether there is an answer.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "DownloadRequestPhase")]
     pub phase: Option<DownloadRequestPhase>,
 
-    /// The link.
+    /// Download link.
     #[serde(rename = "downloadURL", skip_serializing_if = "String::is_empty")]
     pub download_url: String,
 
-    /// When this request, and the link, expire.
+    /// Expiration time of the request and the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiration: Option<Time>,
 
@@ -76,13 +76,13 @@ pub struct DownloadRequestStatus {
 }
 
 string_set! {
-    /// The files that can be asked for.
+    /// Kind of file.
     checked DownloadTargetKind {
         /// A backup's log.
         BackupLog = "BackupLog",
         /// A backup's archive.
         BackupContents = "BackupContents",
-        /// The snapshots that a backup's plugins took.
+        /// The plugin snapshots of a backup.
         BackupVolumeSnapshots = "BackupVolumeSnapshots",
         /// A backup's plugin operations.
         BackupItemOperations = "BackupItemOperations",
@@ -102,9 +102,9 @@ string_set! {
         CsiBackupVolumeSnapshots = "CSIBackupVolumeSnapshots",
         /// A backup's VolumeSnapshotContents.
         CsiBackupVolumeSnapshotContents = "CSIBackupVolumeSnapshotContents",
-        /// How each of a backup's volumes was saved.
+        /// A backup's volume information.
         BackupVolumeInfos = "BackupVolumeInfos",
-        /// How each of a restore's volumes was restored.
+        /// A restore's volume information.
         RestoreVolumeInfo = "RestoreVolumeInfo",
     }
 }
@@ -117,17 +117,17 @@ impl Default for DownloadTargetKind {
 }
 
 string_set! {
-    /// Whether a request was answered.
+    /// Phase of a request.
     checked DownloadRequestPhase {
-        /// Not yet.
+        /// Not processed yet.
         New = "New",
-        /// The link is there.
+        /// The status has the link.
         Processed = "Processed",
     }
 }
 
 impl DownloadRequestPhase {
-    /// Whether there is an answer.
+    /// Returns true if the request is processed.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New | Self::Other(_) => false,

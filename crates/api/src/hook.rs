@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use crate::{schema, serde_help::is_zero, string_set::string_set, unknown::Unknown};
 
 string_set! {
-    /// What the failure of a hook means for the run.
+    /// Reaction to the failure of a hook.
     checked HookErrorMode {
-        /// It is noted and the run goes on with this object.
+        /// The failure is reported, and the run continues with the object.
         Continue = "Continue",
-        /// The object has failed.
+        /// The object fails.
         Fail = "Fail",
     }
 }
 
-/// How many hooks were run.
+/// Number of attempted and failed hooks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HookStatus {
-    /// Hooks that were to be run.
+    /// Number of attempted hooks.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub hooks_attempted: i64,
 
-    /// Hooks that failed.
+    /// Number of failed hooks.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub hooks_failed: i64,

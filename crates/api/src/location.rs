@@ -3,11 +3,11 @@
 use crate::string_set::string_set;
 
 string_set! {
-    /// Whether a location can be used.
+    /// Phase of a location.
     checked LocationPhase {
-        /// It answered when last asked.
+        /// The last check succeeded.
         Available = "Available",
-        /// It did not.
+        /// The last check failed.
         Unavailable = "Unavailable",
     }
 }

@@ -14,13 +14,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Which volume to copy, and where to.
+/// Settings of the file-system backup.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "PodVolumeBackup",
-    doc = "The copy of a pod volume's files into a repository.",
+    doc = "A file-system backup of one pod volume.",
     namespaced,
     status = "PodVolumeBackupStatus",
     derive = "Default",
@@ -65,7 +65,7 @@ pub struct PodVolumeBackupSpec {
     /// Node that the pod runs on.
     pub node: String,
 
-    /// The pod.
+    /// Pod.
     #[schemars(schema_with = "schema::object_reference")]
     pub pod: ObjectReference,
 
@@ -78,7 +78,7 @@ pub struct PodVolumeBackupSpec {
     /// Address of the repository.
     pub repo_identifier: String,
 
-    /// What copies the files.
+    /// Uploader type.
     pub uploader_type: UploaderType,
 
     /// Tags for the snapshot in the repository.
@@ -90,7 +90,7 @@ pub struct PodVolumeBackupSpec {
     #[schemars(extend("nullable" = true))]
     pub uploader_settings: BTreeMap<String, String>,
 
-    /// Whether it is to be stopped.
+    /// Cancel the operation.
     #[serde(skip_serializing_if = "is_false")]
     pub cancel: bool,
 
@@ -101,43 +101,43 @@ pub struct PodVolumeBackupSpec {
 
 spec_may_be_absent!(PodVolumeBackupSpec);
 
-/// How far the copy is.
+/// Status of the copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodVolumeBackupStatus {
-    /// Where the copy is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TransferPhase")]
     pub phase: Option<TransferPhase>,
 
-    /// Directory on the node that is copied.
+    /// Path of the data on the node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
 
-    /// The snapshot in the repository.
+    /// Snapshot in the repository.
     #[serde(rename = "snapshotID", skip_serializing_if = "String::is_empty")]
     pub snapshot_id: String,
 
-    /// What went wrong.
+    /// Message about the outcome or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When the copy began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the copy ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Bytes copied and to copy.
+    /// Progress.
     pub progress: TransferProgress,
 
-    /// Bytes that were new since the last copy.
+    /// Bytes that are new since the last file-system backup.
     #[serde(skip_serializing_if = "is_zero")]
     pub incremental_bytes: i64,
 
-    /// When a node took it.
+    /// Time when a node accepted the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_timestamp: Option<Time>,
 

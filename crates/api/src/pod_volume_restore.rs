@@ -14,13 +14,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Which snapshot to copy, and into which volume.
+/// Settings of the file-system restore.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "PodVolumeRestore",
-    doc = "The copy of a pod volume's files out of a repository.",
+    doc = "A file-system restore of one pod volume.",
     namespaced,
     status = "PodVolumeRestoreStatus",
     derive = "Default",
@@ -54,7 +54,7 @@ use crate::{
     "backupStorageLocation", "pod", "repoIdentifier", "snapshotID", "sourceNamespace", "volume"
 ]))]
 pub struct PodVolumeRestoreSpec {
-    /// The restored pod.
+    /// Restored pod.
     #[schemars(schema_with = "schema::object_reference")]
     pub pod: ObjectReference,
 
@@ -67,14 +67,14 @@ pub struct PodVolumeRestoreSpec {
     /// Address of the repository.
     pub repo_identifier: String,
 
-    /// What copies the files.
+    /// Uploader type.
     pub uploader_type: UploaderType,
 
-    /// The snapshot in the repository.
+    /// Snapshot in the repository.
     #[serde(rename = "snapshotID")]
     pub snapshot_id: String,
 
-    /// Namespace that the volume was backed up from.
+    /// Source namespace of the volume.
     pub source_namespace: String,
 
     /// Settings of the uploader.
@@ -82,7 +82,7 @@ pub struct PodVolumeRestoreSpec {
     #[schemars(extend("nullable" = true))]
     pub uploader_settings: BTreeMap<String, String>,
 
-    /// Whether it is to be stopped.
+    /// Cancel the operation.
     #[serde(skip_serializing_if = "is_false")]
     pub cancel: bool,
 
@@ -97,35 +97,35 @@ pub struct PodVolumeRestoreSpec {
 
 spec_may_be_absent!(PodVolumeRestoreSpec);
 
-/// How far the copy is.
+/// Status of the copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodVolumeRestoreStatus {
-    /// Where the copy is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TransferPhase")]
     pub phase: Option<TransferPhase>,
 
-    /// What went wrong.
+    /// Message about the outcome or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When the copy began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the copy ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Bytes copied and to copy.
+    /// Progress.
     pub progress: TransferProgress,
 
-    /// When a node took it.
+    /// Time when a node accepted the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_timestamp: Option<Time>,
 
-    /// Node that does it.
+    /// Node that runs the data mover.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
 

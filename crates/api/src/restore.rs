@@ -20,13 +20,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// What to restore, from which backup, and how.
+/// Settings of the restore.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "Restore",
-    doc = "The application of a backup to the cluster.",
+    doc = "A restore of a backup into the cluster.",
     namespaced,
     status = "RestoreStatus",
     derive = "Default",
@@ -41,85 +41,85 @@ use crate::{
 )]
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 pub struct RestoreSpec {
-    /// Backup to restore; this or `scheduleName`.
+    /// Backup to restore. Cannot be combined with `scheduleName`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub backup_name: String,
 
-    /// Schedule whose latest successful backup is restored.
+    /// Schedule whose latest completed backup is restored.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub schedule_name: String,
 
-    /// Namespaces to restore; empty means all.
+    /// Namespaces to restore. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_namespaces: Vec<String>,
 
-    /// Namespaces to leave out.
+    /// Namespaces to exclude.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_namespaces: Vec<String>,
 
-    /// Resources to restore; empty means all.
+    /// Resources to restore. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_resources: Vec<String>,
 
-    /// Resources to leave out.
+    /// Resources to exclude.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_resources: Vec<String>,
 
-    /// Namespaces to restore into, by namespace in the backup.
+    /// Target namespaces by source namespace.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub namespace_mapping: BTreeMap<String, String>,
 
-    /// Restores only objects with these labels; not together with `orLabelSelectors`.
+    /// Restore only objects that match this selector. Cannot be combined with `orLabelSelectors`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub label_selector: Option<LabelSelector>,
 
-    /// Restores only objects that one of these selects; not together with `labelSelector`.
+    /// Restore only objects that match one of these selectors. Cannot be combined with `labelSelector`.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::label_selectors")]
     pub or_label_selectors: Vec<LabelSelector>,
 
-    /// Whether volumes are restored from snapshots; unset means yes.
+    /// Restore volumes from snapshots. Default: true.
     #[serde(rename = "restorePVs", skip_serializing_if = "Option::is_none")]
     pub restore_pvs: Option<bool>,
 
-    /// Resources whose status is restored too; unset means none.
+    /// Resources whose status is restored. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_status: Option<RestoreStatusSpec>,
 
-    /// Whether services keep their node ports; unset means no.
+    /// Keep all node ports of Services. Default: only those that users set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preserve_node_ports: Option<bool>,
 
-    /// Whether cluster-scoped objects are restored; unset means those that are needed.
+    /// Restore cluster-scoped resources. Default: all with all namespaces, otherwise those that restored items need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub include_cluster_resources: Option<bool>,
 
     /// Commands and init containers to run in restored pods.
     pub hooks: RestoreHooks,
 
-    /// What happens to objects that are there already.
+    /// Policy for existing objects: `none` (default) or `update`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub existing_resource_policy: Option<ExistingResourcePolicy>,
 
-    /// How long an operation of a plugin may take; zero means the server's default.
+    /// Time limit for a plugin operation. Zero: the server's default.
     pub item_operation_timeout: Duration,
 
-    /// ConfigMap with changes to make to objects.
+    /// ConfigMap with resource modifiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::nullable_local_reference")]
     pub resource_modifier: Option<TypedLocalObjectReference>,
 
-    /// ConfigMap with rules for volumes and resources.
+    /// ConfigMap with resource policies. Not supported for restores.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::nullable_local_reference")]
     pub resource_policy: Option<TypedLocalObjectReference>,
 
-    /// Settings for copying files.
+    /// Settings of file-system backups and restores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uploader_config: Option<RestoreUploaderConfig>,
 
@@ -130,15 +130,15 @@ pub struct RestoreSpec {
 
 spec_may_be_absent!(RestoreSpec);
 
-/// How files are fetched and written.
+/// Settings of file-system restores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreUploaderConfig {
-    /// Whether holes in files stay holes.
+    /// Write sparse files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_sparse_files: Option<bool>,
 
-    /// How many files are fetched at once; zero means as many as there are CPUs.
+    /// Number of files to download in parallel. Zero: the number of CPUs.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub parallel_files_download: i64,
@@ -152,12 +152,12 @@ pub struct RestoreUploaderConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreStatusSpec {
-    /// Resources to restore the status of; empty means all.
+    /// Resources whose status is restored. Empty list in a set `restoreStatus`: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_resources: Vec<String>,
 
-    /// Resources not to restore the status of.
+    /// Resources whose status is not restored.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_resources: Vec<String>,
@@ -167,11 +167,11 @@ pub struct RestoreStatusSpec {
     pub unknown: Unknown,
 }
 
-/// What to run in restored pods.
+/// Hooks of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreHooks {
-    /// Hooks, each with the objects it is for.
+    /// Hooks, each with the objects that it applies to.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<RestoreResourceHooks>,
 
@@ -180,40 +180,40 @@ pub struct RestoreHooks {
     pub unknown: Unknown,
 }
 
-/// Hooks for the objects that match.
+/// Hooks for matching objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["name"]))]
 pub struct RestoreResourceHooks {
-    /// Name, for messages.
+    /// Name of the hook in messages.
     pub name: String,
 
-    /// Namespaces it is for; empty means all.
+    /// Namespaces that the hook applies to. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_namespaces: Vec<String>,
 
-    /// Namespaces it is not for.
+    /// Namespaces that the hook does not apply to.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_namespaces: Vec<String>,
 
-    /// Resources it is for; empty means all.
+    /// Resources that the hook applies to. Empty: all.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub included_resources: Vec<String>,
 
-    /// Resources it is not for.
+    /// Resources that the hook does not apply to.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub excluded_resources: Vec<String>,
 
-    /// Labels of the objects it is for.
+    /// Label selector of the objects that the hook applies to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub label_selector: Option<LabelSelector>,
 
-    /// Run once the pod is there.
+    /// Hooks to run after the pod is restored.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub post_hooks: Vec<RestoreResourceHook>,
 
@@ -222,7 +222,7 @@ pub struct RestoreResourceHooks {
     pub unknown: Unknown,
 }
 
-/// One hook: a command or init containers.
+/// A hook: a command or init containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreResourceHook {
@@ -231,7 +231,7 @@ pub struct RestoreResourceHook {
     #[schemars(with = "ExecRestoreHook")]
     pub exec: Option<ExecRestoreHook>,
 
-    /// Containers to run before the pod's own.
+    /// Init containers to run before those of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "InitRestoreHook")]
     pub init: Option<InitRestoreHook>,
@@ -246,27 +246,27 @@ pub struct RestoreResourceHook {
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["command"]))]
 pub struct ExecRestoreHook {
-    /// Container to run in; empty means the pod's first.
+    /// Container that runs the command. Empty: the first container of the pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub container: String,
 
-    /// The program and its arguments.
+    /// Command and arguments.
     #[serde(deserialize_with = "null_is_empty")]
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
 
-    /// What a failure means; unset means `Continue`.
+    /// Reaction to a failure: `Continue` (default) or `Fail`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HookErrorMode")]
     pub on_error: Option<HookErrorMode>,
 
-    /// How long it may run; zero means the server's default.
+    /// Time limit for the command. Zero: 30s.
     pub exec_timeout: Duration,
 
-    /// How long to wait for the container; zero means without limit.
+    /// Time limit for the container to start. Zero: the server's `--resource-timeout`.
     pub wait_timeout: Duration,
 
-    /// Whether to wait until the container is ready, not just running.
+    /// Wait until the container is ready, not only running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_for_ready: Option<bool>,
 
@@ -279,12 +279,12 @@ pub struct ExecRestoreHook {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct InitRestoreHook {
-    /// The containers, as in a pod's spec.
+    /// Init containers, as in the spec of a pod.
     #[serde(deserialize_with = "null_is_empty")]
     #[schemars(schema_with = "schema::raw_objects")]
     pub init_containers: Vec<Value>,
 
-    /// How long they may take; zero means without limit.
+    /// Time limit for the init containers. Accepted without effect.
     pub timeout: Duration,
 
     /// Fields of a newer version.
@@ -292,66 +292,66 @@ pub struct InitRestoreHook {
     pub unknown: Unknown,
 }
 
-/// How far a restore is.
+/// Status of the restore.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreStatus {
-    /// Where the run is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RestorePhase")]
     pub phase: Option<RestorePhase>,
 
-    /// Why the spec was refused.
+    /// Validation errors.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub validation_errors: Vec<String>,
 
-    /// Number of warnings; they are in the results file.
+    /// Number of warnings (listed in the results file).
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub warnings: i64,
 
-    /// Number of errors; they are in the results file.
+    /// Number of errors (listed in the results file).
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub errors: i64,
 
-    /// Why the whole run failed.
+    /// Reason of a failed restore.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub failure_reason: String,
 
-    /// When the run began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the run ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Objects done and known of.
+    /// Progress in items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<RestoreProgress>,
 
-    /// Plugin operations begun.
+    /// Number of attempted plugin operations.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub restore_item_operations_attempted: i64,
 
-    /// Plugin operations that succeeded.
+    /// Number of completed plugin operations.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub restore_item_operations_completed: i64,
 
-    /// Plugin operations that failed.
+    /// Number of failed plugin operations.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub restore_item_operations_failed: i64,
 
-    /// Hooks run and failed.
+    /// Number of attempted and failed hooks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook_status: Option<HookStatus>,
 
-    /// What the phase has no word for; see [`crate::condition`]. Not one of Velero's fields.
+    /// Conditions. Bowline only.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -361,16 +361,16 @@ pub struct RestoreStatus {
     pub unknown: Unknown,
 }
 
-/// How many objects were restored so far.
+/// Progress of a restore in items.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreProgress {
-    /// Objects known of; grows while plugins add more.
+    /// Total number of items. May grow during the run.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub total_items: i64,
 
-    /// Objects restored.
+    /// Number of items restored.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub items_restored: i64,
@@ -381,25 +381,25 @@ pub struct RestoreProgress {
 }
 
 string_set! {
-    /// What to do with an object that is in the cluster already, and differs.
+    /// Policy for an object that exists in the cluster and differs.
     open ExistingResourcePolicy {
-        /// Leave it and warn.
+        /// Keep the object and report a warning.
         None = "none",
-        /// Make it like the one in the backup.
+        /// Change the object to its state in the backup.
         Update = "update",
     }
 }
 
 string_set! {
-    /// Where a restore's run is.
+    /// Phase of a restore.
     checked RestorePhase {
-        /// Created, not looked at.
+        /// Created, not processed yet.
         New = "New",
-        /// The spec was refused.
+        /// The spec is invalid.
         FailedValidation = "FailedValidation",
         /// Objects are being restored.
         InProgress = "InProgress",
-        /// All objects are restored; plugins still work.
+        /// All objects are restored; plugin operations are in progress.
         WaitingForPluginOperations = "WaitingForPluginOperations",
         /// The same, and something has failed.
         WaitingForPluginOperationsPartiallyFailed = "WaitingForPluginOperationsPartiallyFailed",
@@ -407,9 +407,9 @@ string_set! {
         Completed = "Completed",
         /// Restored, with errors.
         PartiallyFailed = "PartiallyFailed",
-        /// The run broke off.
+        /// The run failed.
         Failed = "Failed",
-        /// Plugins are done; volumes and hooks are being finished.
+        /// Plugin operations have ended; volumes and hooks are being completed.
         Finalizing = "Finalizing",
         /// The same, and something has failed.
         FinalizingPartiallyFailed = "FinalizingPartiallyFailed",
@@ -417,7 +417,7 @@ string_set! {
 }
 
 impl RestorePhase {
-    /// Whether the run is over.
+    /// Returns true if the run has ended.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New

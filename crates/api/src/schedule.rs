@@ -12,13 +12,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// When to make backups, and of what.
+/// Settings of the schedule.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "Schedule",
-    doc = "A template for backups and the times to make them.",
+    doc = "A schedule that creates backups from a template.",
     namespaced,
     status = "ScheduleStatus",
     derive = "Default",
@@ -33,21 +33,21 @@ use crate::{
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["schedule", "template"]))]
 pub struct ScheduleSpec {
-    /// The spec of the backups.
+    /// Template of the backups.
     pub template: BackupSpec,
 
-    /// When to make them, as a cron expression.
+    /// Cron expression.
     pub schedule: String,
 
-    /// Whether backups are owned by the schedule, and so vanish with it.
+    /// Set the Schedule as owner of its Backups, which are then deleted with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_owner_references_in_backup: Option<bool>,
 
-    /// Whether no backups are made for now.
+    /// Pause the schedule.
     #[serde(skip_serializing_if = "is_false")]
     pub paused: bool,
 
-    /// Whether a backup that is due at once on creation or unpausing is left out.
+    /// Skip the backup that is due when the schedule is created or unpaused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     pub skip_immediately: Option<bool>,
@@ -59,24 +59,24 @@ pub struct ScheduleSpec {
 
 spec_may_be_absent!(ScheduleSpec);
 
-/// What a schedule has done.
+/// Status of the schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ScheduleStatus {
-    /// Whether it works.
+    /// Phase of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SchedulePhase")]
     pub phase: Option<SchedulePhase>,
 
-    /// When it last made a backup.
+    /// Time of the last backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_backup: Option<Time>,
 
-    /// When it last left one out.
+    /// Time of the last skipped backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_skipped: Option<Time>,
 
-    /// Why the spec was refused.
+    /// Validation errors.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub validation_errors: Vec<String>,
 
@@ -86,13 +86,13 @@ pub struct ScheduleStatus {
 }
 
 string_set! {
-    /// Whether a schedule works.
+    /// Phase of a schedule.
     checked SchedulePhase {
-        /// Created, not looked at.
+        /// Created, not processed yet.
         New = "New",
-        /// Makes backups.
+        /// Creates backups.
         Enabled = "Enabled",
-        /// The spec was refused.
+        /// The spec is invalid.
         FailedValidation = "FailedValidation",
     }
 }

@@ -44,25 +44,25 @@ fn required_label_selector(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-map-type": "atomic",
         "properties": {
             "matchLabels": {
-                "description": "Labels that must be there with these values.",
+                "description": "matchLabels is a map of {key,value} pairs. All of them must match.",
                 "type": "object",
                 "additionalProperties": { "type": "string" },
             },
             "matchExpressions": {
-                "description": "Conditions that must all hold.",
+                "description": "matchExpressions is a list of label selector requirements. All of them must match.",
                 "type": "array",
                 "x-kubernetes-list-type": "atomic",
                 "items": {
                     "type": "object",
                     "required": ["key", "operator"],
                     "properties": {
-                        "key": { "description": "The label.", "type": "string" },
+                        "key": { "description": "Label key that the selector applies to.", "type": "string" },
                         "operator": {
-                            "description": "In, NotIn, Exists or DoesNotExist.",
+                            "description": "Operator: In, NotIn, Exists or DoesNotExist.",
                             "type": "string",
                         },
                         "values": {
-                            "description": "The values, for In and NotIn.",
+                            "description": "Values for the operators In and NotIn.",
                             "type": "array",
                             "x-kubernetes-list-type": "atomic",
                             "items": { "type": "string" },
@@ -84,7 +84,7 @@ pub(crate) fn secret_key(_: &mut SchemaGenerator) -> Schema {
             "name": { "description": "Name of the Secret.", "type": "string", "default": "" },
             "key": { "description": "Key within the Secret.", "type": "string" },
             "optional": {
-                "description": "Whether the Secret or the key may be missing.",
+                "description": "Allow the Secret or key to be missing.",
                 "type": "boolean",
             },
         },
@@ -98,7 +98,7 @@ pub(crate) fn local_reference(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-map-type": "atomic",
         "required": ["kind", "name"],
         "properties": {
-            "apiGroup": { "description": "API group; empty for core.", "type": "string" },
+            "apiGroup": { "description": "API group. Empty: the core group.", "type": "string" },
             "kind": { "description": "Kind of the object.", "type": "string" },
             "name": { "description": "Name of the object.", "type": "string" },
         },
@@ -119,11 +119,11 @@ pub(crate) fn object_reference(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-map-type": "atomic",
         "properties": {
             "apiVersion": { "description": "API version of the object.", "type": "string" },
-            "fieldPath": { "description": "Part of the object.", "type": "string" },
+            "fieldPath": { "description": "Path of a field within the object.", "type": "string" },
             "kind": { "description": "Kind of the object.", "type": "string" },
             "name": { "description": "Name of the object.", "type": "string" },
             "namespace": { "description": "Namespace of the object.", "type": "string" },
-            "resourceVersion": { "description": "Version of the object.", "type": "string" },
+            "resourceVersion": { "description": "Resource version of the object.", "type": "string" },
             "uid": { "description": "UID of the object.", "type": "string" },
         },
     })
@@ -139,21 +139,21 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
             "properties": {
-                "type": { "description": "What is true or not.", "type": "string" },
+                "type": { "description": "Type of condition.", "type": "string" },
                 "status": {
-                    "description": "Whether it is.",
+                    "description": "Status: True, False or Unknown.",
                     "type": "string",
                     "enum": ["True", "False", "Unknown"],
                 },
-                "reason": { "description": "Why, in one word.", "type": "string" },
-                "message": { "description": "Why, for people.", "type": "string" },
+                "reason": { "description": "Reason in CamelCase.", "type": "string" },
+                "message": { "description": "Human-readable message.", "type": "string" },
                 "lastTransitionTime": {
-                    "description": "When the status last changed.",
+                    "description": "Time of the last transition.",
                     "type": "string",
                     "format": "date-time",
                 },
                 "observedGeneration": {
-                    "description": "Generation of the object that it was based on.",
+                    "description": "Generation that the condition is based on.",
                     "type": "integer",
                     "format": "int64",
                 },

@@ -11,7 +11,7 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Nothing needs to be said to ask.
+/// The spec is empty.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
@@ -37,16 +37,16 @@ pub struct ServerStatusRequestSpec {
 
 spec_may_be_absent!(ServerStatusRequestSpec);
 
-/// The answer.
+/// Response of the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServerStatusRequestStatus {
-    /// Whether there is an answer.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ServerStatusRequestPhase")]
     pub phase: Option<ServerStatusRequestPhase>,
 
-    /// When it was given.
+    /// Time of the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processed_timestamp: Option<Time>,
 
@@ -64,15 +64,15 @@ pub struct ServerStatusRequestStatus {
     pub unknown: Unknown,
 }
 
-/// A plugin that the server has.
+/// A plugin of the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["kind", "name"]))]
 pub struct PluginInfo {
-    /// Its name, as in `velero.io/aws`.
+    /// Name of the plugin, such as `velero.io/aws`.
     pub name: String,
 
-    /// What it does, as in `ObjectStore`.
+    /// Kind of the plugin, such as `ObjectStore`.
     pub kind: String,
 
     /// Fields of a newer version.
@@ -81,17 +81,17 @@ pub struct PluginInfo {
 }
 
 string_set! {
-    /// Whether a request was answered.
+    /// Phase of a request.
     checked ServerStatusRequestPhase {
-        /// Not yet.
+        /// Not processed yet.
         New = "New",
-        /// The answer is there.
+        /// The status has the response.
         Processed = "Processed",
     }
 }
 
 impl ServerStatusRequestPhase {
-    /// Whether there is an answer.
+    /// Returns true if the request is processed.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New | Self::Other(_) => false,

@@ -3,20 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether a snapshot is brought to where it outlives its volume: the value of the annotation
-/// [`SNAPSHOT_TYPE`](crate::annotation::SNAPSHOT_TYPE).
+/// Destination of a snapshot's data: the value of the annotation [`SNAPSHOT_TYPE`](crate::annotation::SNAPSHOT_TYPE).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SnapshotType {
-    /// It is uploaded if its plugin can do that.
+    /// Upload the snapshot if its plugin supports it.
     #[default]
     Auto,
-    /// The same, and it is told if the plugin has no upload stage.
+    /// The same, with a warning if the plugin has no upload stage.
     Cloud,
-    /// It stays where it was taken.
+    /// Keep the snapshot where it was created.
     Local,
 }
 
-/// A text that is no type of snapshot.
+/// A text that is not a snapshot type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSnapshotType(String);
 

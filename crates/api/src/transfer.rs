@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{serde_help::is_zero, string_set::string_set, unknown::Unknown};
 
-/// How many bytes were moved so far.
+/// Progress in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TransferProgress {
-    /// Bytes to move.
+    /// Total bytes.
     #[serde(skip_serializing_if = "is_zero")]
     pub total_bytes: i64,
 
-    /// Bytes moved.
+    /// Bytes done.
     #[serde(skip_serializing_if = "is_zero")]
     pub bytes_done: i64,
 
@@ -23,29 +23,29 @@ pub struct TransferProgress {
 }
 
 string_set! {
-    /// Where the move of a volume's data is.
+    /// Phase of a data transfer.
     checked TransferPhase {
-        /// Created, not looked at.
+        /// Created, not processed yet.
         New = "New",
-        /// A node has taken it.
+        /// A node has accepted the request.
         Accepted = "Accepted",
         /// The volume is mounted.
         Prepared = "Prepared",
         /// Data is being moved.
         InProgress = "InProgress",
-        /// It is being stopped.
+        /// Being canceled.
         Canceling = "Canceling",
-        /// It was stopped.
+        /// Canceled.
         Canceled = "Canceled",
         /// All data was moved.
         Completed = "Completed",
-        /// It broke off.
+        /// Failed.
         Failed = "Failed",
     }
 }
 
 impl TransferPhase {
-    /// Whether nothing more will be moved.
+    /// Returns true if the transfer has ended.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New
@@ -60,7 +60,7 @@ impl TransferPhase {
 }
 
 string_set! {
-    /// What copies the files of a volume.
+    /// Uploader of a volume's files.
     #[derive(Default)]
     checked UploaderType {
         /// Kopia.

@@ -9,36 +9,35 @@ use serde::{Deserialize, Serialize};
 use crate::{string_set::string_set, unknown::Unknown};
 
 string_set! {
-    /// Where a plugin's work on a volume is. The server writes the known ones; a plugin may
+    /// Phase of a plugin's work on a volume. The server writes the known ones; a plugin may
     /// write any text.
     open VolumePluginPhase {
-        /// Known of, not begun.
+        /// Created, not started yet.
         New = "New",
-        /// At work.
+        /// In progress.
         InProgress = "InProgress",
-        /// Done.
+        /// Completed.
         Completed = "Completed",
-        /// Broken off.
+        /// Failed.
         Failed = "Failed",
-        /// Stopped on request.
+        /// Canceled.
         Canceled = "Canceled",
     }
 }
 
-/// How a plugin's work ended.
+/// Outcome of a plugin's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VolumePluginOutcome {
-    /// Well.
+    /// Completed.
     Completed,
-    /// Not well.
+    /// Failed.
     Failed,
-    /// It was stopped on request.
+    /// Canceled.
     Canceled,
 }
 
 impl VolumePluginPhase {
-    /// How the work ended, or nothing if it has not, or if the text says nothing to us.
-    /// Upper and lower case are the same.
+    /// Outcome of the work; none if it has not ended, or if the text is unknown. Case does not matter.
     pub fn outcome(&self) -> Option<VolumePluginOutcome> {
         match self {
             Self::New | Self::InProgress => None,
@@ -54,31 +53,31 @@ impl VolumePluginPhase {
         }
     }
 
-    /// Whether the work is over.
+    /// Returns true if the work has ended.
     pub fn is_terminal(&self) -> bool {
         self.outcome().is_some()
     }
 }
 
-/// How many bytes were moved so far, or how many units of another kind.
+/// Progress in bytes, or in units of another kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", from = "ProgressAsRead")]
 pub struct VolumePluginProgress {
-    /// Bytes to move; zero if nobody knows.
+    /// Total bytes. Zero if unknown.
     pub total_bytes: i64,
 
-    /// Bytes moved.
+    /// Bytes done.
     pub bytes_done: i64,
 
-    /// What is counted if not bytes, such as `Files`.
+    /// Unit other than bytes, such as `Files`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub units: String,
 
-    /// Units to move; zero if nobody knows.
+    /// Total units. Zero if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub total_units: i64,
 
-    /// Units moved.
+    /// Units done.
     #[serde(skip_serializing_if = "is_zero")]
     pub units_done: i64,
 
@@ -97,33 +96,33 @@ fn is_zero(number: &i64) -> bool {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct ProgressAsRead {
-    /// Bytes to move; zero if nobody knows.
+    /// Total bytes. Zero if unknown.
     #[schemars(with = "i64")]
     total_bytes: Option<i64>,
 
-    /// Bytes moved.
+    /// Bytes done.
     #[schemars(with = "i64")]
     bytes_done: Option<i64>,
 
-    /// Other spelling of `totalBytes`.
+    /// Alias of `totalBytes`, written by plugins in Go.
     #[serde(rename = "TotalBytes")]
     #[schemars(with = "i64")]
     capital_total_bytes: Option<i64>,
 
-    /// Other spelling of `bytesDone`.
+    /// Alias of `bytesDone`, written by plugins in Go.
     #[serde(rename = "BytesDone")]
     #[schemars(with = "i64")]
     capital_bytes_done: Option<i64>,
 
-    /// What is counted if not bytes, such as `Files`.
+    /// Unit other than bytes, such as `Files`.
     #[schemars(with = "String")]
     units: Option<String>,
 
-    /// Units to move; zero if nobody knows.
+    /// Total units. Zero if unknown.
     #[schemars(with = "i64")]
     total_units: Option<i64>,
 
-    /// Units moved.
+    /// Units done.
     #[schemars(with = "i64")]
     units_done: Option<i64>,
 

@@ -16,13 +16,13 @@ use crate::{
     volume_plugin::{VolumePluginPhase, VolumePluginProgress},
 };
 
-/// Which volume is saved, for which backup, and by whom.
+/// Volume, backup and plugin.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "VolumePluginBackup",
-    doc = "The progress of a plugin in saving a volume.",
+    doc = "Progress of a volume snapshot and its upload.",
     namespaced,
     status = "VolumePluginBackupStatus",
     derive = "Default",
@@ -56,7 +56,7 @@ use crate::{
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["backup", "plugin", "volume"]))]
 pub struct VolumePluginBackupSpec {
-    /// The PersistentVolume.
+    /// Name of the PersistentVolume.
     pub volume: String,
 
     /// Name of the backup.
@@ -65,7 +65,7 @@ pub struct VolumePluginBackupSpec {
     /// Name of the plugin, such as `velero.io/aws`.
     pub plugin: String,
 
-    /// What the plugin wants to tell users.
+    /// Additional information from the plugin.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub plugin_specific: BTreeMap<String, String>,
 
@@ -76,32 +76,32 @@ pub struct VolumePluginBackupSpec {
 
 spec_may_be_absent!(VolumePluginBackupSpec);
 
-/// How far the plugin is with a volume's snapshot.
+/// Status of the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumePluginBackupStatus {
-    /// Where the work is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "VolumePluginPhase")]
     pub phase: Option<VolumePluginPhase>,
 
-    /// The snapshot, exactly as the plugin names it.
+    /// Id of the snapshot, as the plugin returned it.
     #[serde(rename = "snapshotID")]
     pub snapshot_id: String,
 
-    /// What went wrong.
+    /// Message about the outcome or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When the work began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the work ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Bytes moved and to move.
+    /// Progress.
     pub progress: VolumePluginProgress,
 
     /// Fields of a newer version.

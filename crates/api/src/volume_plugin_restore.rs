@@ -16,13 +16,13 @@ use crate::{
     volume_plugin::{VolumePluginPhase, VolumePluginProgress},
 };
 
-/// Which snapshot is restored, of which backup, and by whom.
+/// Snapshot, backup and plugin.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "VolumePluginRestore",
-    doc = "The progress of a plugin in restoring a volume.",
+    doc = "Progress of creating a volume from a snapshot.",
     namespaced,
     status = "VolumePluginRestoreStatus",
     derive = "Default",
@@ -51,7 +51,7 @@ use crate::{
 #[serde(remote = "Self", default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["backup", "plugin", "snapshotID"]))]
 pub struct VolumePluginRestoreSpec {
-    /// The snapshot, exactly as the plugin names it.
+    /// Id of the snapshot, as the plugin returned it.
     #[serde(rename = "snapshotID")]
     pub snapshot_id: String,
 
@@ -61,7 +61,7 @@ pub struct VolumePluginRestoreSpec {
     /// Name of the plugin, such as `velero.io/aws`.
     pub plugin: String,
 
-    /// What the plugin wants to tell users.
+    /// Additional information from the plugin.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub plugin_specific: BTreeMap<String, String>,
 
@@ -72,32 +72,32 @@ pub struct VolumePluginRestoreSpec {
 
 spec_may_be_absent!(VolumePluginRestoreSpec);
 
-/// How far the plugin is with a volume's restore.
+/// Status of the volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumePluginRestoreStatus {
-    /// Where the work is.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "VolumePluginPhase")]
     pub phase: Option<VolumePluginPhase>,
 
-    /// The volume that was made.
+    /// Created volume.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
 
-    /// What went wrong.
+    /// Message about the outcome or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// When the work began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
 
-    /// When the work ended, however it did.
+    /// Completion time, whatever the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
 
-    /// Bytes moved and to move.
+    /// Progress.
     pub progress: VolumePluginProgress,
 
     /// Fields of a newer version.

@@ -14,13 +14,13 @@ use crate::{
     unknown::Unknown,
 };
 
-/// Who takes snapshots, and how.
+/// Settings of the location.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
     version = "v1",
     kind = "VolumeSnapshotLocation",
-    doc = "A place where volume snapshots are kept.",
+    doc = "A location for volume snapshots: a VolumeSnapshotter plugin and its settings.",
     namespaced,
     status = "VolumeSnapshotLocationStatus",
     derive = "Default",
@@ -51,11 +51,11 @@ pub struct VolumeSnapshotLocationSpec {
 
 spec_may_be_absent!(VolumeSnapshotLocationSpec);
 
-/// What is known of a location.
+/// Status of the location.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeSnapshotLocationStatus {
-    /// Whether it can be used.
+    /// Phase: Available or Unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LocationPhase")]
     pub phase: Option<LocationPhase>,

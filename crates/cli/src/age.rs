@@ -54,9 +54,7 @@ pub(crate) enum Error {
     #[error("none of the identities can open the file")]
     WrongIdentity,
     /// Trying the passphrase would take too long.
-    #[error(
-        "the file asks for 2^{0} of scrypt work for its passphrase; at most 2^{MAX_WORK_FACTOR} is done"
-    )]
+    #[error("the file requires scrypt work factor 2^{0}; the maximum is 2^{MAX_WORK_FACTOR}")]
     TooMuchWork(u8),
     /// A public key is not valid.
     #[error("not an age recipient (`age1…`)")]
@@ -68,7 +66,7 @@ pub(crate) enum Error {
     #[error("a key could not be derived")]
     Derive,
     /// The system provides no random numbers.
-    #[error("the system gives no random numbers")]
+    #[error("cannot get random bytes from the system")]
     Random,
 }
 

@@ -342,7 +342,7 @@ fn connection_error(error: reqwest::Error, host: &str) -> anyhow::Error {
     let hint = if tls_trust::is_certificate_error(error.as_ref()) {
         "add the certificate authority of the server with --cacert"
     } else {
-        "check that this machine can reach it"
+        "check that this machine can reach the storage"
     };
     error.context(format!("cannot download from `{}`; {hint}", strip_control_chars(host)))
 }

@@ -30,6 +30,12 @@ impl Installation {
         Ok(Self { client: cluster::client(&args.cluster).await?, namespace, namespace_flag: flag })
     }
 
+    /// The installation in a namespace of a cluster.
+    #[cfg(test)]
+    pub(crate) fn with_client(client: Client, namespace: &str) -> Self {
+        Self { client, namespace: namespace.to_owned(), namespace_flag: String::new() }
+    }
+
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
@@ -156,8 +162,8 @@ fn status_message(status: &kube::core::Status, namespace: &str) -> String {
              or create it with `kubectl create namespace {namespace}`"
         ),
         Some(MissingResource::Definition) => {
-            "the cluster does not serve Velero's resources; install them \
-                                      with `bowline install --crds-only`"
+            "the cluster does not serve Velero's resources; install them with `bowline install \
+             --crds-only`"
                 .to_owned()
         }
         Some(MissingResource::Object) | None => status.message.clone(),

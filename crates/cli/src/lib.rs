@@ -17,6 +17,8 @@ mod confirm;
 mod describe;
 mod download;
 mod exit;
+#[cfg(test)]
+mod fake_installation;
 mod flags;
 mod follow;
 mod installation;
@@ -24,6 +26,7 @@ mod key_value_page;
 mod listing;
 mod logs;
 mod output;
+mod pages;
 mod plugin_image;
 mod program;
 mod rate;

@@ -18,12 +18,7 @@ use serde_json::Value;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::{Installation, is_already_exists, is_not_found};
-use crate::{client_config, output};
-
-/// Objects per answer of the API server.
-const PAGE_SIZE: u32 = 500;
-/// More answers than any list has.
-const MAX_PAGES: usize = 10_000;
+use crate::{client_config, output, pages};
 
 /// Kind that users list by name.
 pub(crate) trait ResourceKind:
@@ -195,22 +190,15 @@ async fn list<K: ResourceKind>(
     selector: Option<&str>,
 ) -> anyhow::Result<Vec<K>> {
     let api = installation.api::<K>();
-    let mut params = ListParams::default().limit(PAGE_SIZE);
-    params.label_selector = selector.map(str::to_owned);
-    let mut found = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let doing = format!("list the {}", K::PLURAL);
-        let page = installation.call_api(&doing, api.list(&params)).await?;
-        found.extend(page.items);
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            if found.is_empty() {
-                check_namespace_exists(installation).await?;
-            }
-            return Ok(found);
-        }
+    let params =
+        ListParams { label_selector: selector.map(str::to_owned), ..ListParams::default() };
+    let doing = format!("list the {}", K::PLURAL);
+    let request = async |params: &ListParams| api.list(params).await;
+    let found = pages::list(installation, &doing, params, request, Some).await?;
+    if found.is_empty() {
+        check_namespace_exists(installation).await?;
     }
-    bail!("the list of {} has too many pages", K::PLURAL)
+    Ok(found)
 }
 
 /// A list in a namespace that does not exist is empty, too. Without the right to read namespaces there is no error.

@@ -89,7 +89,7 @@ pub(crate) async fn run<R: Run>(
 async fn wait_for_log<R: Run>(installation: &Installation, run: &R) -> anyhow::Result<R> {
     if run.summary().stage != Stage::FailedValidation {
         output::print_message(format_args!(
-            "log of {} `{}`: available in the storage location once all items are {}; waiting",
+            "waiting for the log of {} `{}`, which is available once all items are {}",
             R::NOUN,
             run.name_any(),
             R::PARTICIPLE,

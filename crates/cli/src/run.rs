@@ -67,7 +67,7 @@ pub(crate) trait Run: ResourceKind {
 pub(crate) enum MissingFiles {
     #[error("the phase is {phase}; files are available once all items are {participle}")]
     TooEarly { phase: String, participle: &'static str },
-    #[error("validation failed, so nothing was run: {}", .0.join("; "))]
+    #[error("FailedValidation: the run did not start: {}", .0.join("; "))]
     FailedValidation(Vec<String>),
 }
 

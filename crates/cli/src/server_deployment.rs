@@ -9,13 +9,10 @@ use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use crate::installation::Installation;
+use crate::pages;
 
 /// Names of the server's container: as Bowline and as Velero install it.
 pub(crate) const SERVER_CONTAINERS: [&str; 2] = ["bowline", "velero"];
-/// Deployments per answer of the API server.
-const PAGE_SIZE: u32 = 500;
-/// More answers than the Deployments of any cluster need.
-const MAX_PAGES: usize = 200;
 
 /// Deployment that contains the server's container.
 #[derive(Debug)]
@@ -92,20 +89,10 @@ pub(crate) async fn list(
     fields: &str,
     predicate: impl Fn(&Deployment) -> bool,
 ) -> anyhow::Result<Vec<Deployment>> {
-    let mut params = ListParams::default().fields(fields).limit(PAGE_SIZE);
-    let mut found = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let page = installation.call_api(doing, api.list(&params)).await?;
-        found.extend(page.items.into_iter().filter(&predicate));
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            return Ok(found);
-        }
-    }
-    bail!(
-        "cannot {doing}: the cluster returned {MAX_PAGES} pages of {PAGE_SIZE} Deployments, and has \
-         more"
-    )
+    let params = ListParams::default().fields(fields);
+    let request = async |params: &ListParams| api.list(params).await;
+    let select = |deployment| predicate(&deployment).then_some(deployment);
+    pages::list(installation, doing, params, request, select).await
 }
 
 /// True if a Deployment is one of Velero's server, with pods or without.

@@ -8,7 +8,6 @@ pub(crate) mod tests;
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-use anyhow::bail;
 use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
 use bowline_api::{VolumePluginBackup, VolumePluginRestore, label};
 use indicatif::BinaryBytes;
@@ -18,13 +17,10 @@ use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use serde::de::DeserializeOwned;
 
-use crate::installation::{Installation, is_unknown_kind};
+use crate::installation::Installation;
+use crate::pages;
 use crate::rate::{TransferRate, average_rate};
 use crate::run::Run;
-
-/// Objects per answer of the API server, and more answers than any list has.
-const PAGE_SIZE: u32 = 500;
-const MAX_PAGES: usize = 100;
 
 /// Work of a plugin on the data of one volume.
 #[derive(Clone, Debug, Default)]
@@ -375,25 +371,9 @@ async fn list_matching<P: VolumeReport>(
     predicate: impl Fn(&P) -> bool,
 ) -> anyhow::Result<Vec<VolumeProgress>> {
     let api = installation.api::<P>();
-    let mut params = ListParams::default().labels(selector).limit(PAGE_SIZE);
     let doing = format!("list the {}s", P::kind(&()));
-    let mut transfers = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let request = async {
-            match api.list(&params).await {
-                Err(error) if is_unknown_kind(&error) => Ok(None),
-                page => page.map(Some),
-            }
-        };
-        let Some(page) = installation.call_api(&doing, request).await? else {
-            return Ok(Vec::new());
-        };
-        transfers
-            .extend(page.items.into_iter().filter(&predicate).map(VolumeReport::into_progress));
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            return Ok(transfers);
-        }
-    }
-    bail!("the list of {}s has too many pages", P::kind(&()))
+    let params = ListParams::default().labels(selector);
+    let request = async |params: &ListParams| api.list(params).await;
+    let select = |report: P| predicate(&report).then(|| report.into_progress());
+    pages::list_if_served(installation, &doing, params, request, select).await
 }

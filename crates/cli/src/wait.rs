@@ -61,11 +61,12 @@ pub(crate) async fn for_end<R: Run>(
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
             let state_text = match reason {
-                WaitReason::Result => "continues without this command",
-                WaitReason::Cancel => "remains canceled, and ends when a server processes the \
-                                   cancellation",
+                WaitReason::Result => format!("the {noun} continues without this command"),
+                WaitReason::Cancel => format!(
+                    "the cancellation of the {noun} stays requested until a server processes it"
+                ),
             };
-            output::print_message(format_args!("the {noun} {state_text}; see {hint}"));
+            output::print_message(format_args!("{state_text}; see {hint}"));
             return Ok(exit);
         }
     };
@@ -236,7 +237,8 @@ fn outcome_lines<R: Run>(run: &R) -> Vec<String> {
     };
     let (noun, name, state) = (R::NOUN, run.name_any(), run.state());
     let mut lines = vec![format!("{noun} `{name}` {state}{duration_text}{counts}")];
-    lines.extend(summary.validation_errors.iter().map(|error| format!("refused: {error}")));
+    lines
+        .extend(summary.validation_errors.iter().map(|error| format!("validation error: {error}")));
     if !summary.failure_reason.is_empty() {
         lines.push(format!("reason: {}", summary.failure_reason));
     }

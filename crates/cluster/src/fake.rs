@@ -398,7 +398,7 @@ impl Cluster for Fake {
         resource: &Arc<Resource>,
         namespace: &str,
         name: &str,
-        _door: Subresource,
+        _subresource: Subresource,
         patch: &Value,
     ) -> Result<Object> {
         let plural = resource.id.to_string();

@@ -40,10 +40,10 @@ pub enum InvalidObject {
     #[error("the object has no `metadata.name`")]
     NoName,
     /// Name that cannot be part of a path.
-    #[error("the object has the name {0:?}, which no object can have")]
+    #[error("invalid object name {0:?}")]
     Name(String),
     /// Namespaced object of a cluster-scoped resource, or the reverse.
-    #[error("the object has the namespace {0:?}, which does not fit its kind")]
+    #[error("the namespace {0:?} is invalid for the kind of the object")]
     Namespace(String),
 }
 

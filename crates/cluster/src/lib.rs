@@ -4,13 +4,15 @@
 //! |---|---|
 //! | [`Cluster`] | the port: what others need of a cluster |
 //! | [`api_server`] | its real implementation |
-//! | `fake` | a cluster in memory, with the feature `testing` |
+//! | `fake`, `delegate` | a cluster in memory, and changes of its calls, with the feature `testing` |
 //! | [`resource`], [`item`] | resources that the API server serves, and one object of them |
 //! | [`selector`] | label selectors, compiled once |
 //! | [`watch`] | state that follows objects, and waiting for them |
 //! | [`events`], [`drivers`] | warnings about objects, installed CSI drivers |
 
 pub mod api_server;
+#[cfg(feature = "testing")]
+mod delegate;
 pub mod drivers;
 pub mod events;
 #[cfg(feature = "testing")]
@@ -30,6 +32,8 @@ use futures::stream::BoxStream;
 use serde_json::Value;
 
 pub use api_server::ApiServer;
+#[cfg(feature = "testing")]
+pub use delegate::Delegate;
 #[cfg(feature = "testing")]
 pub use fake::Fake;
 pub use item::Object;
@@ -201,7 +205,7 @@ pub enum Error {
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
     /// A list took longer than the API server keeps old versions.
-    #[error("the list took so long that the API server cannot continue it")]
+    #[error("the list took too long: its continue token has expired")]
     Expired {
         /// Continue token for the rest of the list, at a later resource version.
         next: Option<String>,

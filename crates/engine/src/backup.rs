@@ -1,6 +1,7 @@
 //! From a Backup resource to files in a bucket.
 //!
-//! [`run`] is the table of contents: one stage after the other, one file for each. Items come from `collect` or,
+//! `collect_all` is the table of contents: one stage after the other, one file for each. [`run`] prepares the context
+//! and uploads the archive meanwhile. Items come from `collect` or,
 //! where they belong together, from `block`; both pass them to `item`, which runs the actions on them and appends
 //! them to the [`archive`]. The archive is uploaded while it is written. At the end [`finalize`] writes the other
 //! files and determines the status. `context` holds the state that the stages share, `outcome` their results.
@@ -63,20 +64,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::action::NamedAction;
 use crate::cluster::Cluster;
-use crate::failpoint::{self, Point};
-use crate::journal::{Journal, Recovered};
+use crate::compression::CompressionMode;
+use crate::failpoint::{self, Failpoint};
+use crate::journal::{Journal, RecoveredRun};
 use crate::report::Report;
 use crate::snapshotter::Snapshotters;
-use archive::{Archive, Sealed};
+use archive::{Archive, SealedArchive};
 use collect::ListPhase;
-use context::{Context, assemble, prepare};
+use context::{Context, assemble, check_name_and_assemble};
 use hook::InvalidHooks;
 pub use inventory::Inventory;
 use item::Sink;
 use name_check::NameAvailability;
 pub use outcome::BackupOutcome;
 use outcome::{
-    earlier_csi_snapshots, earlier_operations, earlier_snapshots, finish, into_owned_report,
+    complete_outcome, earlier_csi_snapshots, earlier_operations, earlier_snapshots,
+    into_owned_report,
 };
 pub use progress::Progress;
 use request::Request;
@@ -89,8 +92,8 @@ pub use upload::UploadError;
 
 /// Limit on the bytes of objects in flight.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
-/// Time that an upload or a plugin call may still take after the run was canceled.
-const CANCEL_GRACE: Duration = Duration::from_secs(10);
+/// Time that an upload, a plugin call, an unreachable pod or a call to the bucket still gets after the run was canceled.
+pub const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
 /// Inputs of a run.
 pub struct Run {
@@ -125,7 +128,7 @@ pub struct Run {
 #[derive(Debug, Default)]
 pub struct Recovery {
     /// State from the journal.
-    pub recovered: Recovered,
+    pub recovered: RecoveredRun,
     /// Messages from thawing its pods.
     pub report: Report,
 }
@@ -141,11 +144,13 @@ pub struct Options {
     pub scratch: PathBuf,
     /// Time a plugin may take for a snapshot while pods are frozen; none sets no limit of its own.
     pub freeze_timeout: Option<Duration>,
+    /// Where the archive is compressed.
+    pub compression: CompressionMode,
 }
 
 /// Failure that ends a run.
 #[derive(Debug, thiserror::Error)]
-pub enum Fatal {
+pub enum FatalError {
     /// The bucket already holds a backup of that name.
     #[error("backup already exists in object storage: delete it first, or choose another name")]
     Exists,
@@ -162,7 +167,7 @@ pub enum Fatal {
     #[error("cannot list namespaces")]
     Namespaces(#[source] crate::cluster::Error),
     /// The scratch folder cannot be used.
-    #[error("cannot use the scratch folder")]
+    #[error("cannot use the scratch directory")]
     Scratch(#[source] io::Error),
     /// The archive could not be written.
     #[error("cannot write the archive")]
@@ -175,7 +180,7 @@ pub enum Fatal {
     Upload(#[from] UploadError),
     /// The run is not resumed.
     #[error("{0}")]
-    Abandoned(String),
+    NotResumed(String),
     /// The run was asked to stop. Another process can resume it.
     #[error("the backup was stopped before it was complete")]
     Stopped,
@@ -184,7 +189,7 @@ pub enum Fatal {
     Canceled,
 }
 
-impl Fatal {
+impl FatalError {
     /// The error and its causes, in one line.
     pub fn error_chain(&self) -> String {
         bowline_plugin::error_chain(self)
@@ -205,11 +210,11 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     let earlier_operations = earlier_operations(&run.recovery.recovered, timeout, now);
     let earlier_snapshots = earlier_snapshots(&run.recovery.recovered);
     let recovered = run.recovery.recovered.clone();
-    let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
+    let context = match Box::pin(check_name_and_assemble(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
         // Operations that an earlier process started continue regardless.
         Err(fatal) => {
-            block_journal::report_abandoned(&report, &recovered);
+            block_journal::report_not_resumed(&report, &recovered);
             let failed = BackupOutcome::failed(fatal, into_owned_report(report), &progress);
             let (csi_snapshots, csi_leftovers) = earlier_csi_snapshots(&recovered);
             return BackupOutcome {
@@ -223,13 +228,14 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     };
     // The future is large, and there is only one.
     let archive = Box::pin(write_archive(&context)).await;
-    Box::pin(finish(context, archive, report, &progress)).await
+    Box::pin(complete_outcome(context, archive, report, &progress)).await
 }
 
 /// Fills the archive while uploading it. A failure aborts the archive and with it the upload.
-async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
-    let (archive, stream, writer) = archive::start(context.started).map_err(Fatal::Archive)?;
-    let Context { store, request, options, cancel, .. } = &**context;
+async fn write_archive(context: &Arc<Context>) -> Result<SealedArchive, FatalError> {
+    let Context { store, request, options, cancel, started, .. } = &**context;
+    let (archive, stream, writer) = archive::start(*started, &options.scratch, options.compression)
+        .map_err(FatalError::Archive)?;
     let upload = upload::contents(store, &request.name, stream, &options.scratch);
     let uploaded = async {
         tokio::select! {
@@ -238,22 +244,23 @@ async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
             () = canceled_for(cancel, CANCEL_GRACE) => Err(bowline_store::Error::TaskAborted.into()),
         }
     };
-    // The archive ends when this drops it.
     let collected = async move {
         let collected = collect_all(context, &archive).await;
         if collected.is_err() {
             archive.abort().await;
+        } else if archive.finish().await.is_err() {
+            // The upload has failed, and says why.
+            context.mark_archive_failed();
         }
         collected
     };
     let (collected, uploaded) = join(collected, uploaded).await;
     if uploaded.is_ok() {
-        failpoint::hit(Point::ArchiveUploaded);
+        failpoint::hit(Failpoint::ArchiveUploaded);
     }
-    let sealed = writer.finish().await;
     collected?;
     uploaded?;
-    sealed.map_err(Fatal::Archive)
+    writer.finish(|_| Ok(())).await.map_err(FatalError::Archive)
 }
 
 /// Waits until the run was canceled and this time has passed since.
@@ -263,7 +270,7 @@ async fn canceled_for(cancel: &CancellationToken, time: Duration) {
 }
 
 /// Appends everything to the archive.
-async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fatal> {
+async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), FatalError> {
     block_journal::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces::list(context).await?;
     let listings = collect::plan_listings(context, namespaces.len());
@@ -300,7 +307,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     match name_check::check_name(store, &request.name, name_check::CHECK_RESUMED, stop, cancel)
         .await
     {
-        NameAvailability::Taken => Err(Fatal::Exists),
+        NameAvailability::Taken => Err(FatalError::Exists),
         NameAvailability::Free => Ok(()),
         // Everything has been collected by now, so this is no reason to discard it.
         NameAvailability::Unknown(error) => {
@@ -317,9 +324,9 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
 }
 
 /// An error if the run must end here.
-fn check_not_stopped(context: &Context) -> Result<(), Fatal> {
+fn check_not_stopped(context: &Context) -> Result<(), FatalError> {
     if context.cancel.is_cancelled() {
-        return Err(Fatal::Canceled);
+        return Err(FatalError::Canceled);
     }
-    if context.stop.is_cancelled() { Err(Fatal::Stopped) } else { Ok(()) }
+    if context.stop.is_cancelled() { Err(FatalError::Stopped) } else { Ok(()) }
 }

@@ -1,5 +1,9 @@
 //! Names of the CSI snapshot API, and of the annotations of its controllers.
 
+pub(crate) mod object;
+pub(crate) mod record;
+pub(crate) mod target;
+
 use bowline_plugin::ResourceIdentifier;
 use serde_json::{Value, json};
 

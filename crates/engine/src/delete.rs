@@ -41,9 +41,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::action::NamedAction;
 use crate::cluster::Cluster;
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::report::{Message, Report, ReportSubject};
-use crate::restore::unpack::UnpackLimits;
+use crate::unpack::UnpackLimits;
 
 pub use admission::{DeletionFacts, DeletionVerdict, Refusal, Scope, check_deletion};
 pub use csi::{DeletableCsiSnapshot, check_csi_ready};
@@ -154,9 +154,9 @@ pub async fn delete_data(job: DeletionJob<'_>) -> DeletionResult {
 
 /// Deletes the files of a backup that has no data any more.
 pub async fn delete_files(store: &BackupStore, name: &BackupName) -> DeletionResult {
-    failpoint::hit(Point::DeleteFiles);
+    failpoint::hit(Failpoint::DeleteFiles);
     let deleted = store.delete_backup(name).await;
-    failpoint::hit(Point::FilesDeleted);
+    failpoint::hit(Failpoint::FilesDeleted);
     match deleted {
         Ok(()) => DeletionResult::Done,
         Err(error) => DeletionResult::Failed(vec![removal_error(&error)]),

@@ -11,11 +11,11 @@ macro_rules! failpoints {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
         /// Failpoint: an instant in the life of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Point {
+        pub enum Failpoint {
             $($(#[$doc])* $name,)+
         }
 
-        impl Point {
+        impl Failpoint {
             /// All failpoints.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
@@ -153,23 +153,23 @@ pub enum FailpointAction {
     Skip,
 }
 
-type FailpointHandler = Box<dyn Fn(Point) -> FailpointAction + Send + Sync>;
+type FailpointHandler = Box<dyn Fn(Failpoint) -> FailpointAction + Send + Sync>;
 
 static HANDLER: OnceLock<FailpointHandler> = OnceLock::new();
 
 /// Installs the handler of this process. Only the first one counts.
-pub fn set_handler(handler: impl Fn(Point) -> FailpointAction + Send + Sync + 'static) {
+pub fn set_handler(handler: impl Fn(Failpoint) -> FailpointAction + Send + Sync + 'static) {
     // A second handler is a mistake of the harness, which its own checks find.
     let _ = HANDLER.set(Box::new(handler));
 }
 
 /// Passes a failpoint.
-pub fn hit(failpoint: Point) {
+pub fn hit(failpoint: Failpoint) {
     let _ = should_skip(failpoint);
 }
 
 /// Passes a failpoint before an effect that may be skipped.
-pub fn should_skip(failpoint: Point) -> FailpointAction {
+pub fn should_skip(failpoint: Failpoint) -> FailpointAction {
     HANDLER.get().map_or(FailpointAction::Continue, |handler| handler(failpoint))
 }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn failpoint_names_are_unique() {
-        let names: BTreeSet<&str> = Point::ALL.iter().map(|point| point.as_str()).collect();
-        assert_eq!(names.len(), Point::ALL.len());
+        let names: BTreeSet<&str> = Failpoint::ALL.iter().map(|point| point.as_str()).collect();
+        assert_eq!(names.len(), Failpoint::ALL.len());
     }
 }

@@ -73,7 +73,7 @@ pub enum InvalidAnnotation {
 
 /// Timeout below zero.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {timeout}: expected none, or one that is not negative")]
+#[error("{field} is {timeout}: must not be negative")]
 pub struct NegativeTimeout {
     field: &'static str,
     timeout: bowline_api::Duration,

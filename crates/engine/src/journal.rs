@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::backup::csi;
+use crate::csi::record::CsiSnapshotRecord;
 use crate::phase::Stage;
 use crate::report::Message;
 pub use frozen::{FrozenByBlock, FrozenPods, apply_thaw};
@@ -51,7 +51,7 @@ pub enum Error {
 #[async_trait]
 pub trait Journal: Send + Sync {
     /// Appends an entry. The entry survives a kill once this returns.
-    async fn append(&self, record: &JournalEntry) -> Result<(), Error>;
+    async fn append(&self, entry: &JournalEntry) -> Result<(), Error>;
 }
 
 /// Journal entry.
@@ -115,7 +115,7 @@ pub enum JournalEntry {
         /// Requests to the plugins.
         intents: Vec<Intent>,
     },
-    /// A snapshot that was in flight is gone, or its fate cannot be determined.
+    /// A snapshot that was in flight is gone, or it cannot be determined whether it exists.
     Reclaimed {
         /// The request for it.
         request: String,
@@ -149,7 +149,8 @@ pub enum JournalEntry {
     },
     /// The run has ended without its bucket. Everything that it created and that this journal names must still be
     /// deleted, unless the bucket turns out to hold the record of the backup.
-    Abandoned {
+    #[serde(rename = "abandoned")]
+    EndedWithoutBucket {
         /// The stage at which the run ended. A record can exist only after the operations.
         stage: Stage,
         /// Time of the end.
@@ -294,7 +295,7 @@ pub struct BlockEnded {
     pub volume_operations: Vec<VolumeOperation>,
     /// Snapshots requested from CSI drivers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
+    pub csi_snapshots: Vec<CsiSnapshotRecord>,
     /// Volumes for which no snapshot was requested, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking_volumes: BTreeMap<String, String>,
@@ -369,7 +370,7 @@ pub struct JournaledMessage {
 
 /// State of a run, recovered from its journal.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recovered {
+pub struct RecoveredRun {
     /// Number of attempts at the run.
     pub attempts: usize,
     /// Number of attempts at each stage after the items.
@@ -379,7 +380,7 @@ pub struct Recovered {
     /// The stage at which the run waits for its bucket, if it does and the journal says so.
     pub bucket_lost_at_stage: Option<Stage>,
     /// The stage at which the run ended without its bucket, if it did.
-    pub abandoned: Option<Stage>,
+    pub ended_without_bucket: Option<Stage>,
     /// Blocks that have ended, in order.
     pub finished: Vec<BlockEnded>,
     /// Blocks that have not ended.
@@ -396,7 +397,7 @@ pub struct Recovered {
     pub volumes: Vec<VolumeRequest>,
 }
 
-impl Recovered {
+impl RecoveredRun {
     /// Number of attempts at a stage.
     pub fn attempts_at(&self, stage: Stage) -> usize {
         match stage {
@@ -416,16 +417,16 @@ pub struct VolumeRequest {
 }
 
 /// Reads a journal.
-pub fn recover(records: impl IntoIterator<Item = JournalEntry>) -> Recovered {
-    let mut recovered = Recovered::default();
-    let mut request: BTreeMap<u64, BlockStarted> = BTreeMap::new();
+pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun {
+    let mut recovered = RecoveredRun::default();
+    let mut open_blocks: BTreeMap<u64, BlockStarted> = BTreeMap::new();
     let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
     let mut ended_blocks = BTreeSet::new();
     let mut current_stage = Stage::Items;
-    for record in records {
-        frozen.apply(&record);
-        in_flight.apply(&record);
-        match record {
+    for entry in entries {
+        frozen.apply(&entry);
+        in_flight.apply(&entry);
+        match entry {
             JournalEntry::Attempt { .. } => {
                 recovered.attempts += 1;
                 current_stage = Stage::Items;
@@ -447,30 +448,32 @@ pub fn recover(records: impl IntoIterator<Item = JournalEntry>) -> Recovered {
             JournalEntry::BucketBack { .. } => {
                 (recovered.bucket_lost, recovered.bucket_lost_at_stage) = (None, None);
             }
-            JournalEntry::Abandoned { stage, .. } => recovered.abandoned = Some(stage),
+            JournalEntry::EndedWithoutBucket { stage, .. } => {
+                recovered.ended_without_bucket = Some(stage)
+            }
             JournalEntry::BlockStarted(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
-                request.insert(block.block, block);
+                open_blocks.insert(block.block, block);
             }
             JournalEntry::MoreIntents { block, intents } => {
-                if let Some(begun) = request.get_mut(&block) {
-                    begun.intents.extend(intents);
+                if let Some(started) = open_blocks.get_mut(&block) {
+                    started.intents.extend(intents);
                 }
             }
-            JournalEntry::BlockEnded(answer) => {
-                recovered.next_block = recovered.next_block.max(answer.block.saturating_add(1));
-                request.remove(&answer.block);
-                if ended_blocks.insert(answer.block) {
-                    recovered.finished.push(*answer);
+            JournalEntry::BlockEnded(ended) => {
+                recovered.next_block = recovered.next_block.max(ended.block.saturating_add(1));
+                open_blocks.remove(&ended.block);
+                if ended_blocks.insert(ended.block) {
+                    recovered.finished.push(*ended);
                 }
             }
             JournalEntry::Thawed { errors, .. } | JournalEntry::PostHooks { errors, .. } => {
                 recovered.thaw_errors.extend(errors);
             }
             JournalEntry::InFlight { .. } | JournalEntry::Reclaimed { .. } => {}
-            JournalEntry::VolumeRequested(begun) => {
-                recovered.next_block = recovered.next_block.max(begun.block.saturating_add(1));
-                recovered.volumes.push(VolumeRequest { started: begun, ended: None });
+            JournalEntry::VolumeRequested(requested) => {
+                recovered.next_block = recovered.next_block.max(requested.block.saturating_add(1));
+                recovered.volumes.push(VolumeRequest { started: requested, ended: None });
             }
             JournalEntry::VolumeAnswered(ended) => {
                 let mut all = recovered.volumes.iter_mut();
@@ -482,7 +485,7 @@ pub fn recover(records: impl IntoIterator<Item = JournalEntry>) -> Recovered {
     }
     recovered.frozen = frozen.all();
     recovered.in_flight = in_flight.all();
-    recovered.unfinished = request.into_values().collect();
+    recovered.unfinished = open_blocks.into_values().collect();
     recovered
 }
 

@@ -5,9 +5,12 @@
 //! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
 //! | [`delete`] | deletion of a backup: what may be deleted, and in which order |
 //! | [`action`] | built-in item actions |
+//! | [`archive_index`] | where each object is in an archive: the format, and reading of one object |
 //! | [`backoff`] | growing pauses between attempts |
 //! | [`cluster`] | port to the API server: `bowline-cluster` |
-//! | [`csi`] | names of the snapshot API |
+//! | [`compression`] | where archives are compressed |
+//! | [`csi`] | the snapshot API: names, objects, and what is recorded of a snapshot |
+//! | [`download`], [`unpack`] | the archive of a backup, read and checked |
 //! | [`glob`] | patterns that users write, compiled once |
 //! | [`snapshotter`] | port to VolumeSnapshotLocations |
 //! | [`schedule`] | when a backup of a Schedule is due, and the Backup to create |
@@ -22,16 +25,22 @@
 //!   store; only a hash and the name of each are kept.
 
 pub mod action;
+pub mod archive_index;
 pub mod backoff;
 pub mod backup;
+pub mod compression;
 pub mod csi;
 pub mod delete;
+pub mod download;
 pub mod failpoint;
+mod filter_lists;
 pub mod glob;
 mod hook;
 pub mod journal;
+mod lookup;
 pub mod operation;
 pub mod phase;
+mod quantity;
 pub mod report;
 pub mod restore;
 pub mod schedule;
@@ -39,6 +48,7 @@ mod selection;
 pub mod snapshotter;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod unpack;
 
 pub use bowline_cluster as cluster;
 pub use bowline_cluster::{

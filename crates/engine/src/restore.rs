@@ -23,7 +23,6 @@ mod apply;
 mod collision;
 mod context;
 pub mod difference;
-pub mod download;
 pub mod filter;
 pub mod finalize;
 pub mod hook;
@@ -42,7 +41,6 @@ pub mod reset;
 mod stack;
 #[cfg(test)]
 mod tests;
-pub mod unpack;
 pub mod version;
 pub mod volume;
 
@@ -61,16 +59,16 @@ use tracing::Instrument as _;
 
 use crate::action::NamedAction;
 use crate::cluster::Cluster;
-use crate::journal::{Journal, Recovered};
+use crate::download::DownloadError;
+use crate::journal::{Journal, RecoveredRun};
 use crate::report::{Report, ReportSubject};
 use crate::snapshotter::Snapshotters;
+use crate::unpack::{self, UnpackLimits};
 use context::{Context, ServedApi, discover, prepare};
-use download::DownloadError;
 use item::VisitReason;
-use order::{Priorities, Stage, Step};
-use outcome::{conclude, unwrap_report};
+use order::{Priorities, Step, StepGroup};
+use outcome::{build_outcome, unwrap_report};
 use request::Request;
-use unpack::UnpackLimits;
 use volume::VolumeProgressReporter;
 
 pub use item_journal::leftover_volumes;
@@ -98,7 +96,7 @@ pub struct Run {
     /// Journal for everything that must survive a restart.
     pub journal: Arc<dyn Journal>,
     /// Journal entries of an earlier process.
-    pub recovered: Recovered,
+    pub recovered: RecoveredRun,
     /// Stops the run early, so that another process can resume it.
     pub stop: CancellationToken,
     /// Cancels the run for good.
@@ -128,7 +126,7 @@ pub struct Options {
 
 /// The reason why a restore could not continue.
 #[derive(Debug, thiserror::Error)]
-pub enum Fatal {
+pub enum FatalError {
     /// The archive cannot be downloaded.
     #[error("cannot get the archive of the backup")]
     Download(#[from] DownloadError),
@@ -159,7 +157,7 @@ pub enum Fatal {
     Canceled,
 }
 
-impl Fatal {
+impl FatalError {
     /// The error and its causes in one line.
     pub fn error_chain(&self) -> String {
         bowline_plugin::error_chain(self)
@@ -205,18 +203,18 @@ pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
     };
     // The process that resumes the run executes the hooks that were abandoned here.
     let is_unfinished = context.stop.is_cancelled() && !context.cancel.is_cancelled();
-    let fatal = fatal.or(is_unfinished.then_some(Fatal::Stopped));
+    let fatal = fatal.or(is_unfinished.then_some(FatalError::Stopped));
     if fatal.is_some() {
         item_journal::warn_leftover_volumes(&context);
     }
     match Arc::into_inner(context) {
-        Some(context) => conclude(context, fatal, hooks, report),
-        None => RestoreOutcome::without_items(Fatal::Stopped, unwrap_report(report)),
+        Some(context) => build_outcome(context, fatal, hooks, report),
+        None => RestoreOutcome::without_items(FatalError::Stopped, unwrap_report(report)),
     }
 }
 
 /// Visits the items of the archive, step by step.
-async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
+async fn visit_all(context: &Arc<Context>) -> Result<(), FatalError> {
     let mut planned = plan_steps(context, |_| true);
     if planned.is_empty() {
         context.report.warn(ReportSubject::Run, "there are zero items to be restored");
@@ -227,17 +225,19 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
         tracing::debug!(?stage, items = items.len(), "next step");
         visit_step(context, items).await;
         if context.cancel.is_cancelled() {
-            return Err(Fatal::Canceled);
+            return Err(FatalError::Canceled);
         }
         if context.stop.is_cancelled() {
-            return Err(Fatal::Stopped);
+            return Err(FatalError::Stopped);
         }
-        if stage == Stage::Definitions && context.outcomes.has_written("CustomResourceDefinition") {
+        if stage == StepGroup::Definitions
+            && context.outcomes.has_written("CustomResourceDefinition")
+        {
             let (cluster, request) = (&*context.cluster, &context.request);
             context.set_served_api(discover(cluster, request, &context.report).await?);
             // Short names and singulars of the new kinds can be resolved only now.
             let before = count(&planned);
-            planned = plan_steps(context, |step| step.stage != Stage::Definitions);
+            planned = plan_steps(context, |step| step.group != StepGroup::Definitions);
             context.progress.replan(before, count(&planned));
         }
     }
@@ -245,7 +245,7 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
 }
 
 /// Steps with their items, filtered by kind, namespace and name.
-type Steps = VecDeque<(Stage, Vec<ResourceIdentifier>)>;
+type Steps = VecDeque<(StepGroup, Vec<ResourceIdentifier>)>;
 
 /// Sorts the kinds of the archive into steps, according to what the cluster serves now.
 fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
@@ -262,7 +262,7 @@ fn items_of(
     context: &Context,
     served_api: &ServedApi,
     step: &Step,
-) -> (Stage, Vec<ResourceIdentifier>) {
+) -> (StepGroup, Vec<ResourceIdentifier>) {
     let mut items = Vec::new();
     for kind in &step.kinds {
         let Some(stored) = context.contents.kind(kind) else { continue };
@@ -277,7 +277,7 @@ fn items_of(
             }
         }
     }
-    (step.stage, items)
+    (step.group, items)
 }
 
 /// Visits items concurrently.

@@ -9,7 +9,7 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{Code, Name, ResourceIdentifier, SnapshotId, VolumeSnapshotter};
 use tokio::time::timeout;
 
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::journal::digest;
 
 /// Maximum length of an object name.
@@ -88,9 +88,9 @@ pub(crate) async fn delete(
     id: &SnapshotId,
     limit: Duration,
 ) -> Result<(), DeleteError> {
-    failpoint::hit(Point::DeleteSnapshot);
+    failpoint::hit(Failpoint::DeleteSnapshot);
     let deleted = timeout(limit, snapshotter.calls.delete_snapshot(id)).await;
-    failpoint::hit(Point::SnapshotDeleted);
+    failpoint::hit(Failpoint::SnapshotDeleted);
     match deleted {
         Ok(Err(error)) if error.code() == Code::NotFound => {
             tracing::info!(snapshot = %id, "the snapshot was already deleted");

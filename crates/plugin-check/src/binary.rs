@@ -13,14 +13,14 @@ use super::rule::{CheckSubject, HOLDS, Rule, RuleFailure, RuleOutcome, RuleRunne
 const RULES: &[Rule<Binary>] = &[
     // The binary has already been started and has listed its plugins, or there would be nothing to
     // check.
-    Rule::new("gives its handshake in time and lists its plugins", |_| Box::pin(ready(HOLDS))),
+    Rule::new("sends its handshake in time and lists its plugins", |_| Box::pin(ready(HOLDS))),
     Rule::new("lists only plugins that are valid and distinct", |binary| {
         Box::pin(ready(binary.lists_only_valid_plugins()))
     }),
-    Rule::new("lists nothing that Velero refuses, unless it is asked to", |binary| {
+    Rule::new("lists nothing that Velero rejects, unless requested", |binary| {
         Box::pin(binary.lists_nothing_that_velero_refuses())
     }),
-    Rule::new("stops when it is asked to", |binary| Box::pin(binary.stops_on_request())),
+    Rule::new("stops on request", |binary| Box::pin(binary.stops_on_request())),
     Rule::new("can run twice at once", |binary| Box::pin(binary.runs_in_two_processes())),
 ];
 
@@ -80,7 +80,7 @@ impl Binary {
         match tokio::time::timeout(limit, shutdown).await.ok().flatten() {
             Some(_) => HOLDS,
             None => Err(RuleFailure::Broken(format!(
-                "it still ran {} s after Shutdown and was killed",
+                "the plugin still ran {} s after Shutdown and was killed",
                 limit.as_secs_f32()
             ))),
         }
@@ -103,7 +103,7 @@ impl Binary {
         if first? == second? {
             HOLDS
         } else {
-            Err(RuleFailure::broken("the two list different plugins"))
+            Err(RuleFailure::broken("the two processes list different plugins"))
         }
     }
 

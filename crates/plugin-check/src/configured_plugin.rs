@@ -61,7 +61,7 @@ impl<M: CreatedResources> CheckSubject for ConfiguredCheck<M> {
         if self.is_configured? {
             M::missing_input(&self.input)
         } else {
-            Some("it has not taken its configuration")
+            Some("the plugin has not accepted its configuration")
         }
     }
 

@@ -57,7 +57,7 @@ const RULES: &[Rule<ItemActionCheck>] = &[
     }),
     Rule::for_kinds(
         &[Kind::RestoreItemActionV2],
-        "tells whether additional items are ready, for none and for one",
+        "AreAdditionalItemsReady answers for no item and for one",
         |action| Box::pin(action.reports_readiness()),
     ),
     Rule::new("answers 16 calls at once", |action| Box::pin(action.answers_concurrent_calls())),
@@ -97,7 +97,7 @@ impl CheckSubject for ItemActionCheck {
         if self.unanswered_calls > 0 && V2.contains(&self.plugin.kind) {
             let calls = if self.unanswered_calls == 1 { "call" } else { "calls" };
             let of = format!("of {} {calls} for {}", self.unanswered_calls, self.input.name());
-            leftovers.push(format!("maybe operations {of}, which it has not answered"));
+            leftovers.push(format!("possibly operations {of} without an answer"));
         }
         leftovers
     }
@@ -158,14 +158,15 @@ impl ItemActionCheck {
         let kind = kind_of(&self.input.item)?;
         if self.selector.as_ref().is_some_and(|selector| !may_select(selector, &kind)) {
             return Err(RuleFailure::Skipped(format!(
-                "it does not apply to a {kind}; give an item that it applies to with --item"
+                "the action does not apply to a {kind}; pass an item that it applies to with --item"
             )));
         }
         let kind = self.plugin.kind;
         if kind == Kind::DeleteItemAction && !self.input.kinds.contains(&kind) {
             // The action would remove the data behind the item: a snapshot, a disk.
             return Err(RuleFailure::skipped(
-                "it may delete what belongs to the item; if it shall, say --kind DeleteItemAction",
+                "the action may delete the data of the item; to call it, add --kind \
+                 DeleteItemAction",
             ));
         }
         self.output = self.execute_concurrently(1).await.pop().transpose()?;
@@ -178,10 +179,10 @@ impl ItemActionCheck {
             Some(item) => match kind_of(item)? {
                 kind if kind == given => HOLDS,
                 kind => Err(RuleFailure::Broken(format!(
-                    "it was given a {given} and returned a {kind}"
+                    "the action received a {given} and returned a {kind}"
                 ))),
             },
-            None => Err(RuleFailure::broken("it returned no item")),
+            None => Err(RuleFailure::broken("the action returned no item")),
         }
     }
 
@@ -222,7 +223,9 @@ impl ItemActionCheck {
 
     /// Output of the action for the item; without it, rules about it cannot be checked.
     pub(super) fn require_output(&self) -> Result<&ActionOutput, RuleFailure> {
-        self.output.as_ref().ok_or_else(|| RuleFailure::skipped("it has not answered for the item"))
+        self.output
+            .as_ref()
+            .ok_or_else(|| RuleFailure::skipped("the action has not answered for the item"))
     }
 
     pub(super) async fn progress(&self, operation: &OperationId) -> Result<Progress, Error> {

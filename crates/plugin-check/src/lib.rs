@@ -135,7 +135,7 @@ pub async fn run(
         () = interrupt.clone() => return Ok(Vec::new()),
     };
     if let Some(kind) = missing_kind(&input.kinds, registry.plugins()) {
-        let reason = format!("it has no {kind}");
+        let reason = format!("the binary has no {kind}");
         return Err(Problem { command: command.to_owned(), reason });
     }
     let mut runner = RuleRunner::new(command, input.timeout, interrupt, &mut on_finding);

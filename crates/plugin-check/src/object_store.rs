@@ -50,7 +50,7 @@ const RULES: &[Rule<ObjectStoreCheck>] = &[
     Rule::new("lists the objects below a prefix", |store| Box::pin(store.lists_objects())),
     Rule::new("lists common prefixes, each once", |store| Box::pin(store.lists_prefixes())),
     Rule::new("replaces an object that is put again", |store| Box::pin(store.put_replaces())),
-    Rule::new("keeps nothing of an upload that broke", |store| {
+    Rule::new("keeps nothing of an interrupted upload", |store| {
         Box::pin(store.broken_upload_leaves_no_object())
     }),
     Rule::new("CreateSignedURL returns a URL", |store| Box::pin(store.gives_a_signed_url())),
@@ -122,10 +122,10 @@ impl ObjectStoreCheck {
         match (self.exists(&key).await?, self.exists(&self.key("none")).await?) {
             (true, false) => HOLDS,
             (false, _) => {
-                Err(RuleFailure::broken("it says that an object which was put does not exist"))
+                Err(RuleFailure::broken("ObjectExists returned false for an existing object"))
             }
             (_, true) => {
-                Err(RuleFailure::broken("it says that an object exists which was never put"))
+                Err(RuleFailure::broken("ObjectExists returned true for a missing object"))
             }
         }
     }
@@ -133,9 +133,9 @@ impl ObjectStoreCheck {
     async fn missing_object_is_an_error(&mut self) -> RuleOutcome {
         match self.api.get_object(bucket(&self.input), &self.key("none")).await {
             Err(_) => HOLDS,
-            Ok(_) => {
-                Err(RuleFailure::broken("it returned a stream, so an error would come too late"))
-            }
+            Ok(_) => Err(RuleFailure::broken(
+                "GetObject returned a stream, so an error would come too late",
+            )),
         }
     }
 
@@ -164,12 +164,12 @@ impl ObjectStoreCheck {
     async fn broken_upload_leaves_no_object(&mut self) -> RuleOutcome {
         let key = self.track_key("broken");
         let pieces = (0..20).map(|n| match n {
-            19 => Err(io::Error::other("the source of the upload broke, as it was meant to")),
+            19 => Err(io::Error::other("the check interrupted the upload")),
             _ => Ok(Bytes::from(vec![7; MIB / 8])),
         });
         let body: ByteStream = Box::pin(stream::iter(pieces));
         if self.api.put_object(bucket(&self.input), &key, body).await.is_ok() {
-            return Err(RuleFailure::broken("it took a part of the object for the whole"));
+            return Err(RuleFailure::broken("the store accepted an incomplete object"));
         }
         // The plugin notices the broken upload at the same time as the host, and may misbehave only
         // then.
@@ -186,7 +186,7 @@ impl ObjectStoreCheck {
         let key = self.put("signed", vec![Bytes::from_static(b"x")]).await?;
         let url = match self.api.create_signed_url(bucket(&self.input), &key, URL_TTL).await {
             Err(error) if error.class() == Class::Unimplemented => {
-                return Ok(Some("it has none".to_owned()));
+                return Ok(Some("the store has no signed URLs".to_owned()));
             }
             url => url?,
         };
@@ -201,7 +201,7 @@ impl ObjectStoreCheck {
         let key = self.put("deleted", vec![Bytes::from_static(b"x")]).await?;
         self.api.delete_object(bucket(&self.input), &key).await?;
         if self.exists(&key).await? {
-            return Err(RuleFailure::broken("it still exists"));
+            return Err(RuleFailure::broken("the object still exists"));
         }
         HOLDS
     }
@@ -292,8 +292,8 @@ impl ObjectStoreCheck {
         if got == expected {
             return HOLDS;
         }
-        let lengths = format!("{} bytes were put, {} came back", expected.len(), got.len());
-        let other = if got.len() == expected.len() { ", and others" } else { "" };
+        let lengths = format!("wrote {} bytes, read {} bytes", expected.len(), got.len());
+        let other = if got.len() == expected.len() { " with different content" } else { "" };
         Err(RuleFailure::Broken(format!("{lengths}{other}")))
     }
 }
@@ -313,7 +313,7 @@ fn expect_same_keys(listed: &[String], expected: &[String]) -> RuleOutcome {
     }
     let join_keys = |keys: &[String]| format!("[{}]", keys.join(", "));
     Err(RuleFailure::Broken(format!(
-        "it listed {} instead of {}",
+        "the list has {} instead of {}",
         join_keys(listed),
         join_keys(expected)
     )))

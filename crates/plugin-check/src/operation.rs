@@ -39,7 +39,7 @@ impl ItemActionCheck {
     pub(super) async fn ends_cancelled_operation(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         let Some(cancelled_at) = self.cancelled_at else {
-            return Err(RuleFailure::skipped("it was not cancelled"));
+            return Err(RuleFailure::skipped("the operation was not canceled"));
         };
         // The operation may have succeeded just before: only one that is seen running afterwards
         // has ignored the cancellation.
@@ -57,14 +57,15 @@ impl ItemActionCheck {
             ran_on = true;
             tokio::time::sleep(PROGRESS_POLL_INTERVAL).await;
         }
-        let late = format!("it still runs {} s after its cancellation", limit.as_secs_f32());
+        let late =
+            format!("the operation still runs {} s after its cancellation", limit.as_secs_f32());
         Err(RuleFailure::Broken(late))
     }
 
     pub(super) async fn keeps_the_outcome(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         let Some(ended) = &self.ended else {
-            return Err(RuleFailure::skipped("it has not ended"));
+            return Err(RuleFailure::skipped("the operation has not ended"));
         };
         for _ in 0..2 {
             let state = self.progress(&operation).await?.state;
@@ -86,9 +87,10 @@ impl ItemActionCheck {
         match self.cancel(&unknown).await {
             // Velero's framework has an error for that, and runs accept it as an answer: there is
             // nothing to stop.
-            Err(error) if error.class() == Class::Permanent => {
-                Ok(Some(format!("it is refused for good, which is as well: {}", error.message())))
-            }
+            Err(error) if error.class() == Class::Permanent => Ok(Some(format!(
+                "the call is rejected permanently, which is valid, too: {}",
+                error.message()
+            ))),
             cancelled => {
                 cancelled?;
                 HOLDS
@@ -117,13 +119,15 @@ impl ItemActionCheck {
     fn operation(&self) -> Result<OperationId, RuleFailure> {
         let operation = self.require_output()?.operation.clone();
         operation.ok_or_else(|| {
-            RuleFailure::skipped("the item started no operation; give one that does with --item")
+            RuleFailure::skipped(
+                "the item started no operation; pass an item that does with --item",
+            )
         })
     }
 
     fn unknown_operation(&self) -> Result<OperationId, RuleFailure> {
         OperationId::new(format!("{}-unknown", self.input.name()))
-            .ok_or_else(|| RuleFailure::skipped("there is no such id"))
+            .ok_or_else(|| RuleFailure::skipped("no unknown id can be generated"))
     }
 }
 
@@ -132,19 +136,20 @@ pub(super) fn expect_permanent_error(progress: Result<Progress, Error>) -> RuleO
     match progress {
         Err(error) if error.class() == Class::Permanent => HOLDS,
         Err(error) => Err(RuleFailure::Broken(format!(
-            "the error is of class {:?}, so it would be asked again: {error}",
+            "the error is of class {:?}, so a server would retry the call: {error}",
             error.class()
         ))),
-        Ok(progress) => {
-            Err(RuleFailure::Broken(format!("it told a progress: {}", state_text(&progress.state))))
-        }
+        Ok(progress) => Err(RuleFailure::Broken(format!(
+            "Progress returned a state: {}",
+            state_text(&progress.state)
+        ))),
     }
 }
 
 /// Remark for an operation that succeeded this long after its cancellation.
 fn ignored_cancel_note(time: Duration) -> String {
     let seconds = (time.as_secs_f32() * 10.0).round() / 10.0;
-    format!("it ended as Succeeded after {seconds} s, so the cancellation had no effect")
+    format!("the operation succeeded after {seconds} s, so the cancellation had no effect")
 }
 
 /// A state in words.
@@ -163,10 +168,10 @@ mod tests {
     #[test]
     fn ignored_cancellation_reports_tenths_of_a_second() {
         for (millis, seconds) in [(20_034, "20"), (249, "0.2")] {
-            let note = ignored_cancel_note(Duration::from_millis(millis));
+            let remark = ignored_cancel_note(Duration::from_millis(millis));
             assert!(
-                note.starts_with(&format!("it ended as Succeeded after {seconds} s, ")),
-                "{note}"
+                remark.starts_with(&format!("the operation succeeded after {seconds} s, ")),
+                "{remark}"
             );
         }
     }

@@ -135,7 +135,7 @@ impl<'a> RuleRunner<'a> {
         let outcome = self.within_limit(rule, subject).await;
         let leftovers = subject.leftovers();
         let outcome = match outcome {
-            Ok(_) if !leftovers.is_empty() => Err(RuleFailure::broken("something may be left")),
+            Ok(_) if !leftovers.is_empty() => Err(RuleFailure::broken("leftovers may exist")),
             outcome => outcome,
         };
         self.record_finding(subject, rule, outcome, leftovers);
@@ -146,7 +146,7 @@ impl<'a> RuleRunner<'a> {
     }
 
     async fn within_limit<S: CheckSubject>(&self, rule: &Rule<S>, subject: &mut S) -> RuleOutcome {
-        let timeout_reason = || format!("it was not done within {} s", self.limit.as_secs_f32());
+        let timeout_reason = || format!("no result within {} s", self.limit.as_secs_f32());
         let tested =
             tokio::time::timeout(self.limit.saturating_add(RULE_GRACE), (rule.test)(subject));
         tested.await.unwrap_or_else(|_| Err(RuleFailure::Broken(timeout_reason())))
@@ -160,7 +160,7 @@ impl<'a> RuleRunner<'a> {
         leftovers: Vec<String>,
     ) {
         let verdict = match outcome {
-            Ok(note) => RuleVerdict::Holds(note),
+            Ok(remark) => RuleVerdict::Holds(remark),
             Err(RuleFailure::Broken(reason)) => {
                 RuleVerdict::Broken(self.without_binary_path(&reason))
             }
@@ -176,7 +176,9 @@ impl<'a> RuleRunner<'a> {
 
     /// The text without the path of the binary, which is the same in all of them.
     fn without_binary_path(&self, reason: &str) -> String {
-        reason.replace(&format!("{}: ", self.name), "").replace(&format!("{} ", self.name), "it ")
+        reason
+            .replace(&format!("{}: ", self.name), "")
+            .replace(&format!("{} ", self.name), "the plugin ")
     }
 }
 
@@ -227,7 +229,7 @@ mod tests {
         }
 
         fn block_rules(&mut self) -> RuleOutcome {
-            self.blocked = Some("it is stuck");
+            self.blocked = Some("the plugin is stuck");
             Err(Error::unknown("plugin /p: no answer").into())
         }
     }
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                RuleVerdict::Broken("it was not done within 0.25 s".into()),
+                RuleVerdict::Broken("no result within 0.25 s".into()),
                 RuleVerdict::Holds(Some("2 so far".into())),
                 RuleVerdict::Holds(Some("3 so far".into())),
             ]
@@ -290,7 +292,7 @@ mod tests {
             found,
             [
                 RuleVerdict::Broken("no answer".into()),
-                RuleVerdict::Skipped("it is stuck".into()),
+                RuleVerdict::Skipped("the plugin is stuck".into()),
                 RuleVerdict::Holds(Some("1 so far".into())),
             ]
         );
@@ -319,9 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn leftovers_are_named_even_when_the_clean_up_hangs() {
-        for (rule, reason) in
-            [(HANG, "it was not done within 0.25 s"), (COUNT, "something may be left")]
-        {
+        for (rule, reason) in [(HANG, "no result within 0.25 s"), (COUNT, "leftovers may exist")] {
             let limit = Duration::from_millis(250);
             let mut on_finding = |_: &Finding| {};
             let mut runner = RuleRunner::new(

@@ -98,10 +98,10 @@ impl CreatedResources for CreatedSnapshots {
             self.ids.iter().map(|id| format!("snapshot {id}")).collect();
         if self.may_have_unknown_snapshot {
             let tag = format!("{}={}", annotation::REQUEST_ID, input.name());
-            leftovers.push(format!("maybe a snapshot with the tag {tag}"));
+            leftovers.push(format!("possibly a snapshot with the tag {tag}"));
         }
         if let Some(snapshot) = &self.snapshot_with_unknown_volume {
-            leftovers.push(format!("maybe a volume made from the snapshot {snapshot}"));
+            leftovers.push(format!("possibly a volume created from the snapshot {snapshot}"));
         }
         leftovers
     }
@@ -111,7 +111,9 @@ impl SnapshotterCheck {
     async fn ignores_foreign_volumes(&mut self) -> RuleOutcome {
         match self.api.get_volume_id(&foreign_volume()?).await? {
             None => HOLDS,
-            Some(volume) => Err(RuleFailure::Broken(format!("it returned the volume {volume}"))),
+            Some(volume) => {
+                Err(RuleFailure::Broken(format!("GetVolumeID returned the volume {volume}")))
+            }
         }
     }
 
@@ -132,7 +134,7 @@ impl SnapshotterCheck {
         if first == second {
             return HOLDS;
         }
-        Err(RuleFailure::Broken(format!("it returned {first}, then {second}")))
+        Err(RuleFailure::Broken(format!("CreateSnapshot returned {first}, then {second}")))
     }
 
     async fn completes_a_snapshot(&mut self) -> RuleOutcome {
@@ -156,7 +158,7 @@ impl SnapshotterCheck {
         let snapshot = self.require_snapshot()?;
         match self.api.upload_snapshot(&snapshot).await {
             Err(error) if error.class() == Class::Unimplemented => {
-                return Ok(Some("it has no upload stage".to_owned()));
+                return Ok(Some("the plugin has no upload stage".to_owned()));
             }
             uploaded => uploaded?,
         }
@@ -188,7 +190,7 @@ impl SnapshotterCheck {
         let persistent_volume = given.map_or_else(foreign_volume, Ok)?;
         let made_up = || VolumeId::new(sample::NAME);
         let Some(volume) = self.created.volume.clone().or_else(made_up) else {
-            return Err(RuleFailure::skipped("there is no volume"));
+            return Err(RuleFailure::skipped("no volume was created"));
         };
         let changed = match self.api.set_volume_id(&persistent_volume, &volume).await {
             Err(_) if is_ours => return Err(RuleFailure::skipped(skip_reason)),
@@ -268,13 +270,13 @@ impl SnapshotterCheck {
 
     fn require_snapshot(&self) -> Result<SnapshotId, RuleFailure> {
         self.require_volume()?;
-        let none = || RuleFailure::skipped("there is no snapshot");
+        let none = || RuleFailure::skipped("no snapshot was created");
         self.created.ids.first().cloned().ok_or_else(none)
     }
 
     fn unknown_snapshot(&self) -> Result<SnapshotId, RuleFailure> {
         SnapshotId::new(format!("{}-unknown", self.input.name()))
-            .ok_or_else(|| RuleFailure::skipped("there is no such id"))
+            .ok_or_else(|| RuleFailure::skipped("no unknown id can be generated"))
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) async fn list_all(options: &Options) -> Registry {
     let mut registry = Registry::default();
     let files = discover::walk(&options.plugin_dir);
     for (path, error) in &files.unreadable {
-        registry.report_unlisted(path, format!("the folder cannot be read: {error}"));
+        registry.report_unlisted(path, format!("the directory cannot be read: {error}"));
     }
     for path in &files.ignored {
         tracing::warn!(path = %path.display(), "file ignored: not executable, so not a plugin");

@@ -229,7 +229,8 @@ mod tests {
             problems,
             [
                 "plugin /bad: plugin x.io/odd: unknown plugin kind `SnapshotItemAction`",
-                "plugin /bad: ObjectStore: `noslash` is no name of a plugin: it must have the form <DNS name>/<name>",
+                "plugin /bad: ObjectStore: `noslash` is not a plugin name: expected <DNS \
+                 name>/<name>",
                 "plugin /bad: the binary lists ObjectStore x.io/store, which /good already \
                  provides",
                 "plugin /bad: the binary lists DeleteItemAction x.io/del twice",

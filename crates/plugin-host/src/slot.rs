@@ -212,7 +212,7 @@ impl Slot {
             let last_line = running.process().last_error_line();
             let detail = if last_line.is_empty() { last_line } else { format!(": {last_line}") };
             let text =
-                format!("{} ended in {} ({status}){detail}", self.plugin_label(), call.method);
+                format!("{} exited during {} ({status}){detail}", self.plugin_label(), call.method);
             return Error::new(Code::Unavailable, text);
         }
         // The process is running. Either the plugin returned the error itself, or the connection is
@@ -222,7 +222,7 @@ impl Slot {
         }
         running.mark_unreachable();
         error.context(format_args!(
-            "{}: the connection was lost in {}",
+            "{}: the connection was lost during {}",
             self.plugin_label(),
             call.method
         ))

@@ -36,13 +36,13 @@ enum RegistrationError {
     #[error(transparent)]
     Repeated(#[from] AlreadyRegistered),
     #[error(
-        "VolumeSnapshotter {0} is registered twice: to servers without version 2, version 2 is \
-         served as version 1"
+        "VolumeSnapshotter {0} is registered twice: to servers without v2, the v2 plugin is served \
+         as v1"
     )]
     BothVersions(Name),
     #[error("no plugin is registered")]
     NoPlugins,
-    #[error("the path of this program cannot be told to servers, since it is no UTF-8: {}", .0.display())]
+    #[error("invalid path of this program: not UTF-8: {}", .0.display())]
     Command(PathBuf),
 }
 

@@ -20,13 +20,13 @@ use crate::socket::{self, Socket};
 /// Reasons why a plugin could not serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("starting the runtime: {0}")]
+    #[error("cannot start the runtime: {0}")]
     Runtime(io::Error),
-    #[error("watching for signals: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(io::Error),
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    #[error("writing the handshake to standard output: {0}")]
+    #[error("cannot write the handshake to standard output: {0}")]
     Handshake(io::Error),
     #[error("serving: {0}")]
     Serve(io::Error),

@@ -20,19 +20,19 @@ const MAX_ATTEMPTS: usize = 16;
 pub(crate) enum Error {
     /// The path would be unreadable for hosts.
     #[error(
-        "no socket can be in {}: {source}; set {SOCKET_DIR_ENV} to another folder",
+        "cannot create a socket in {}: {source}; set {SOCKET_DIR_ENV} to another directory",
         folder.display()
     )]
     Folder { folder: PathBuf, source: HandshakeError },
     /// The path contains characters that the handshake cannot represent.
     #[error(
-        "no socket can be in {}: the path has signs that cannot be told to the server; \
-         set {SOCKET_DIR_ENV} to another folder",
+        "cannot create a socket in {}: the path contains characters that the handshake cannot \
+         represent; set {SOCKET_DIR_ENV} to another directory",
         folder.display()
     )]
     Signs { folder: PathBuf },
     /// The system refused.
-    #[error("listening at {}: {source}", path.display())]
+    #[error("cannot listen on {}: {source}", path.display())]
     Listen { path: PathBuf, source: io::Error },
 }
 

@@ -12,13 +12,14 @@ pub(crate) fn usage_text(command: &str, plugins: &[(Kind, Name)]) -> String {
         let _ = writeln!(list, "  {kind:width$}  {name}");
     }
     format!(
-        "This is a plugin of Bowline and Velero. Their server starts it; by itself it does nothing.
+        "This is a plugin binary for Bowline and Velero. Their server starts it; started by hand, it does
+nothing.
 
-It holds:
+Plugins:
 {list}
-To see what each of them applies to:    bowline plugin inspect {command}
-To see whether it keeps its contract:   bowline plugin check {command}
-To install it, put it in the plugin folder of the server: /plugins, or its --plugin-dir.
+To see what each plugin applies to:     bowline plugin inspect {command}
+To check the contract of each plugin:   bowline plugin check {command}
+To install the binary, put it into the server's plugin directory: /plugins, or --plugin-dir.
 "
     )
 }

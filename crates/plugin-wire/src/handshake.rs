@@ -73,13 +73,13 @@ impl Address {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Something else was printed.
-    #[error("the first line on standard output is no handshake: `{0}`")]
+    #[error("the first line on standard output is not a handshake: `{0}`")]
     NotAHandshake(Excerpt),
     /// Unsupported version of the line.
-    #[error("the plugin speaks version {0} of go-plugin, not {CORE_VERSION}")]
+    #[error("unsupported go-plugin protocol version {0}: expected {CORE_VERSION}")]
     CoreVersion(u32),
     /// Unsupported version of the protocol.
-    #[error("the plugin speaks version {0} of the plugin protocol, not {APP_VERSION}")]
+    #[error("unsupported plugin protocol version {0}: expected {APP_VERSION}")]
     AppVersion(u32),
     /// The plugin listens on a TCP port.
     #[error("the plugin listens on the network at {0}; only unix sockets are supported")]
@@ -100,10 +100,10 @@ pub enum HandshakeError {
     #[error("the path of the plugin's socket has {0} bytes, more than {PATH_MAX}")]
     LongPath(usize),
     /// The plugin requires TLS, which was not requested.
-    #[error("the plugin wants TLS, which is not supported")]
+    #[error("the plugin requires TLS, which is not supported")]
     Tls,
     /// The plugin multiplexes connections, which was not requested.
-    #[error("the plugin multiplexes its connection, which is not supported")]
+    #[error("the plugin requires a multiplexed connection, which is not supported")]
     Multiplexed,
 }
 
@@ -193,15 +193,15 @@ mod tests {
             ("1|2|unix|/tmp/plugin1|grpc|short", Ok("/tmp/plugin1")),
             ("1|2|unix|/tmp/plugin1|grpc||false", Ok("/tmp/plugin1")),
             (&format!("1|2|unix|{}|grpc|", &long[1..]), Ok(&long[1..])),
-            ("", Err("the first line on standard output is no handshake: ``")),
+            ("", Err("the first line on standard output is not a handshake: ``")),
             ("\u{1b}[31mhello", Err("no handshake: `\\u{1b}[31mhello`")),
             ("time=\"…\" level=info msg=\"a|b|c|d\"", Err("no handshake")),
             ("1|2|unix", Err("no handshake")),
             ("one|2|unix|/p|grpc|", Err("no handshake")),
             ("1|two|unix|/p|grpc|", Err("no handshake")),
             ("1|-2|unix|/p|grpc|", Err("no handshake")),
-            ("2|2|unix|/p|grpc|", Err("speaks version 2 of go-plugin, not 1")),
-            ("1|1|unix|/p|grpc|", Err("speaks version 1 of the plugin protocol, not 2")),
+            ("2|2|unix|/p|grpc|", Err("unsupported go-plugin protocol version 2: expected 1")),
+            ("1|1|unix|/p|grpc|", Err("unsupported plugin protocol version 1: expected 2")),
             ("1|2|tcp|127.0.0.1:10000|grpc|", Err("on the network at 127.0.0.1:10000")),
             ("1|2|vsock|3|grpc|", Err("listens on `vsock`")),
             ("1|2|unix|/p", Err("net/rpc")),

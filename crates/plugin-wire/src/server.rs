@@ -47,7 +47,7 @@ fn resource<T: serde::de::DeserializeOwned>(json: Bytes) -> Result<Encoded<T>> {
         _ => json,
     };
     Encoded::from_json(json)
-        .map_err(|error| invalid(format!("the backup or restore is no valid JSON: {error}")))
+        .map_err(|error| invalid(format!("the backup or restore is not valid JSON: {error}")))
 }
 
 fn operation(id: String) -> Result<OperationId> {
@@ -65,8 +65,7 @@ fn volume(id: String) -> Result<VolumeId> {
 /// The error for an action whose result version 1 cannot represent. Omitting that part would lose
 /// it.
 fn needs_version_2(action_does: &str) -> Error {
-    let text =
-        format!("the action {action_does}, which only version 2 can tell: register it as that");
+    let text = format!("the action {action_does}, which v1 does not support: register it as v2");
     Error::new(Code::FailedPrecondition, text)
 }
 

@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn error_class_follows_from_code_or_for_go_plugins_from_text() {
-        let go = |text: &str| Error::unknown(text);
+        let framework_error = |text: &str| Error::unknown(text);
         for (error, class) in [
             (Error::new(Code::Unavailable, "gone"), Class::Transient),
             (Error::new(Code::DeadlineExceeded, "slow"), Class::Transient),
@@ -217,9 +217,12 @@ mod tests {
             (Error::unimplemented("UploadSnapshot"), Class::Unimplemented),
             (Error::invalid_operation("op-1"), Class::Permanent),
             (Error::not_asynchronous(), Class::Permanent),
-            (go("rpc error: code = Unknown desc = operation ID x y is invalid"), Class::Permanent),
-            (go("operation ID is missing"), Class::Unclear),
-            (go("the disk is invalid"), Class::Unclear),
+            (
+                framework_error("rpc error: code = Unknown desc = operation ID x y is invalid"),
+                Class::Permanent,
+            ),
+            (framework_error("operation ID is missing"), Class::Unclear),
+            (framework_error("the disk is invalid"), Class::Unclear),
             (Error::new(Code::Aborted, "plugin panicked"), Class::Unclear),
         ] {
             assert_eq!(error.class(), class, "{error:?}");

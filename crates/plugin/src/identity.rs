@@ -82,7 +82,7 @@ pub struct Name(String);
 
 /// A text that is not a valid plugin name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no name of a plugin: {reason}")]
+#[error("`{name}` is not a plugin name: {reason}")]
 pub struct InvalidName {
     /// The text.
     pub name: String,
@@ -118,11 +118,11 @@ impl FromStr for Name {
     fn from_str(name: &str) -> Result<Self, InvalidName> {
         let invalid = |reason| Err(InvalidName { name: name.to_owned(), reason });
         match name.split_once('/') {
-            None => invalid("it must have the form <DNS name>/<name>"),
-            Some((_, own)) if own.contains('/') => invalid("it must have exactly one slash"),
+            None => invalid("expected <DNS name>/<name>"),
+            Some((_, own)) if own.contains('/') => invalid("expected exactly one slash"),
             Some((_, "")) => invalid("nothing follows the slash"),
             Some((domain, _)) if !is_dns_name(domain) => {
-                invalid("what precedes the slash must be a DNS name in lower case")
+                invalid("the part before the slash must be a DNS name in lower case")
             }
             Some(_) => Ok(Self(name.to_owned())),
         }

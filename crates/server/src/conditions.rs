@@ -72,7 +72,8 @@ pub fn update(before: &[Condition], run: RunSummary<'_>, now: Timestamp) -> Vec<
     for (type_, value) in values {
         let is_there = before.iter().any(|condition| condition.type_ == type_);
         // An existing condition must not stay true only because it is not set again.
-        let value = value.or_else(|| is_there.then(|| ConditionValue::when_false("NotAsked", "")));
+        let value = value
+            .or_else(|| is_there.then(|| ConditionValue::when_false("CancelNotRequested", "")));
         if let Some(value) = value {
             set_condition(&mut conditions, type_, &value, now);
         }
@@ -115,20 +116,20 @@ fn canceling_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
     match (run.cancel, run.state) {
         (CancelState::NotRequested, _) => None,
         (_, RunState::Running(_)) => Some(ConditionValue::when_true(
-            "Asked",
+            "CancelRequested",
             "cancellation requested; operations are being canceled",
         )),
-        _ => Some(ConditionValue::when_false("Ended", "run ended")),
+        _ => Some(ConditionValue::when_false("RunEnded", "run ended")),
     }
 }
 
 fn canceled_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
     match (run.cancel, run.state) {
         (CancelState::Effective, RunState::Ended(TerminalPhase::Failed)) => {
-            Some(ConditionValue::when_true("Asked", "run canceled on request"))
+            Some(ConditionValue::when_true("CancelRequested", "run canceled on request"))
         }
         (CancelState::Requested | CancelState::Effective, RunState::Ended(_)) => {
-            Some(ConditionValue::when_false("Ended", "run ended before it could be canceled"))
+            Some(ConditionValue::when_false("RunEnded", "run ended before it could be canceled"))
         }
         // The condition may become true; until then it is omitted.
         _ => None,

@@ -22,7 +22,7 @@ mod run_resources;
 pub mod schedule;
 pub mod server_status_request;
 mod staleness;
-mod thawer;
+pub mod thawer;
 mod timed_plugins;
 
 pub(crate) use timed_plugins::{PluginCalls, TimedPlugin};

@@ -84,9 +84,8 @@ pub enum Error {
     NoUrl(SocketAddr),
     /// Plain HTTP, which would expose whole Secrets.
     #[error(
-        "downloads at {0} would be sent in plain text, with all Secrets of the backups; serve \
-         them behind TLS and set its address with `--download-url https://…`, or serve them on a \
-         loopback address"
+        "downloads at {0} would send Secrets in plain text; hint: put a TLS proxy in front and set \
+         `--download-url https://…`, or use a loopback address"
     )]
     PlainText(SocketAddr),
     /// Invalid download URL.

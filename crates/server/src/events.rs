@@ -120,19 +120,17 @@ impl Milestone {
             Self::Started => normal("Started", "run started".to_owned()),
             Self::Progress { percent, items_done, items_total } => {
                 set_distinct_action("Progress", &percent);
-                let note = format!(
-                    "at least {percent} % done: {items_done} of {items_total} items known so far"
-                );
+                let note = format!("{percent} % done: {items_done} of {items_total} known items");
                 normal("Progress", note)
             }
             Self::OperationsStarted { count } => {
                 let operations = if count == 1 { "operation" } else { "operations" };
-                let note = format!("waiting for {count} {operations} of plugins");
+                let note = format!("waiting for {count} plugin {operations}");
                 normal("OperationsStarted", note)
             }
             Self::OperationsProgress { ended, total } => {
                 set_distinct_action("OperationsProgress", &quarter(ended as u64, total as u64));
-                let note = format!("{ended} of {total} operations of plugins have ended");
+                let note = format!("{ended} of {total} plugin operations have ended");
                 normal("OperationsProgress", note)
             }
             Self::Ended { phase: TerminalPhase::Completed } => {
@@ -153,8 +151,7 @@ impl Milestone {
                     _ => ("namespaces", "are"),
                 };
                 let note = format!(
-                    "waiting for {count} {namespaces} of the restore that {are} being deleted; see the \
-                     log of the restore"
+                    "waiting for {count} terminating {namespaces}; see the log of the restore"
                 );
                 (EventType::Warning, "WaitingForNamespaces".to_owned(), note)
             }
@@ -163,30 +160,29 @@ impl Milestone {
             Self::Deleting => normal("Deleting", "deletion started".to_owned()),
             Self::NotDeleted => {
                 let note = "deletion failed; see the status of the DeleteBackupRequest".to_owned();
-                (EventType::Warning, "NotDeleted".to_owned(), note)
+                (EventType::Warning, "DeletionFailed".to_owned(), note)
             }
             Self::NotSynced => {
                 let note = "backups could not be synced into the cluster; see the condition Synced"
                     .to_owned();
-                (EventType::Warning, "NotSynced".to_owned(), note)
+                (EventType::Warning, "SyncFailed".to_owned(), note)
             }
             Self::RetentionHeld => {
                 let note =
-                    "the backup has expired and is not deleted yet: too many backups expire at \
-                     once, or the clocks of the server and the API server differ; see the log of \
-                     the server"
+                    "the deletion of the expired backup is delayed: the rate limit is reached, or \
+                     clocks differ; see the server's log"
                         .to_owned();
-                (EventType::Warning, "RetentionHeld".to_owned(), note)
+                (EventType::Warning, "RetentionDelayed".to_owned(), note)
             }
             Self::ScratchFilesLeft => {
                 let note = "scratch files stay in the bucket, because they cannot be deleted; the server's log names \
                             them";
-                (EventType::Warning, "ScratchFilesLeft".to_owned(), note.to_owned())
+                (EventType::Warning, "ScratchFilesRemain".to_owned(), note.to_owned())
             }
             Self::BucketLost => {
                 let note =
-                    "waiting for the bucket, which is unavailable; see the log of the server";
-                (EventType::Warning, "BucketLost".to_owned(), note.to_owned())
+                    "the bucket is unavailable, and the run waits for it; see the server's log";
+                (EventType::Warning, "BucketUnavailable".to_owned(), note.to_owned())
             }
             Self::Resumed { attempt } => {
                 set_distinct_action("Resumed", &attempt);

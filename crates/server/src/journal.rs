@@ -2,7 +2,7 @@
 //!
 //! Journals are in the cluster and not in the bucket: a frozen application must not depend on a
 //! bucket. One ConfigMap is one page of the journal; at 32 KiB a new page starts. Pages have no
-//! owner reference, so a deleted run leaves its journal behind, and [`orphans`] finds it.
+//! owner reference, so a deleted run leaves its journal behind, and [`list_journals`] finds it.
 //!
 //! # Guarantees
 //! - A record is in the cluster when its `append` has returned. A record whose `append` failed, or
@@ -52,20 +52,19 @@ use crate::patch;
 use attempts::Attempts;
 pub use error::Error;
 pub(crate) use hooks::{SavedHooks, SavedHooksError};
-pub(crate) use listing::{ListedJournal, SalvagedJournal, list, mark_thawed, read, salvage};
-pub use listing::{Orphan, orphans};
+pub use listing::{ListedJournal, list_journals};
+pub(crate) use listing::{SalvagedJournal, mark_thawed, read, salvage};
 pub use pack::UnpackError;
-use page::JournalOwner;
-pub use page::PageDefect;
+pub use page::{JournalId, PageDefect};
 use page_writer::{AppendResult, PageWriter, PendingRecord};
 use requests::{delete_pages, patch_page, take_over};
 use state::JournalState;
-pub(crate) use state::ThawClaim;
+pub(crate) use state::ThawLock;
 
 /// Journal of a run.
 pub struct ConfigMapJournal {
     api: Api<ConfigMap>,
-    owner: JournalOwner,
+    id: JournalId,
     /// Id of this opener, unique among all openers of the journal.
     writer: String,
     /// Storage location of the run, if known, and the bucket that it names.
@@ -89,11 +88,11 @@ impl ConfigMapJournal {
         name: &str,
     ) -> Result<(Self, Vec<JournalEntry>), Error> {
         let api = Api::namespaced(client, namespace);
-        let owner = JournalOwner { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() };
+        let id = JournalId { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() };
         let writer = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         let contents = loop {
-            match attempts.attempt(take_over(&api, &owner, &writer)).await {
+            match attempts.attempt(take_over(&api, &id, &writer)).await {
                 Ok(contents) => break contents,
                 Err(error) => attempts.wait_before_retry(error).await?,
             }
@@ -103,7 +102,7 @@ impl ConfigMapJournal {
         let state = JournalState::recover(&contents.records);
         let (location, bucket) = (None, None);
         Ok((
-            Self { api, owner, writer, location, bucket, waiting, page_writer, state },
+            Self { api, id, writer, location, bucket, waiting, page_writer, state },
             contents.records,
         ))
     }
@@ -115,14 +114,14 @@ impl ConfigMapJournal {
     }
 
     /// Claims the pods that may be frozen and that no other task is about to thaw. No block with
-    /// one of them starts meanwhile. Waits until no other task has a claim.
-    pub(crate) async fn claim_frozen(&self) -> ThawClaim<'_> {
-        self.state.claim().await
+    /// one of them starts meanwhile. Waits until no other task has a lock.
+    pub(crate) async fn lock_frozen(&self) -> ThawLock<'_> {
+        self.state.lock().await
     }
 
-    /// Like [`claim_frozen`](Self::claim_frozen), but returns `None` if another task has a claim.
-    pub(crate) fn try_claim_frozen(&self) -> Option<ThawClaim<'_>> {
-        self.state.try_claim()
+    /// Like [`lock_frozen`](Self::lock_frozen), but returns `None` if another task has a lock.
+    pub(crate) fn try_lock_frozen(&self) -> Option<ThawLock<'_>> {
+        self.state.try_lock()
     }
 
     /// Writes the storage location of the run on each page. Once the run's object is deleted,
@@ -142,12 +141,12 @@ impl ConfigMapJournal {
 
     /// Appends that the run ends at a stage without its bucket. If that fails, marks the first page
     /// instead.
-    pub async fn abandon(&self, stage: Stage) -> Result<(), Error> {
-        let record = JournalEntry::Abandoned { stage, at: Timestamp::now() };
+    pub async fn end_without_bucket(&self, stage: Stage) -> Result<(), Error> {
+        let record = JournalEntry::EndedWithoutBucket { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
-        tracing::warn!("{error}; the first page is marked instead");
-        let page = self.owner.page_name(0);
-        let mark = json!({ "metadata": { "annotations": { page::ABANDONED: stage } } });
+        tracing::warn!("{error}; marking the first page of the journal instead");
+        let page = self.id.page_name(0);
+        let mark = json!({ "metadata": { "annotations": { page::ENDED_WITHOUT_BUCKET: stage } } });
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
             let marking = async {
@@ -165,7 +164,7 @@ impl ConfigMapJournal {
     pub async fn remove(&self) -> Result<(), Error> {
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
-            match attempts.attempt(delete_pages(&self.api, &self.owner)).await {
+            match attempts.attempt(delete_pages(&self.api, &self.id)).await {
                 Ok(()) => return Ok(()),
                 Err(error) => attempts.wait_before_retry(error).await?,
             }
@@ -204,12 +203,11 @@ impl ConfigMapJournal {
     /// change the resource version, so only one of them ever succeeds.
     async fn write_once(&self, page_writer: &mut PageWriter) -> Result<(), Error> {
         let Some(batch) = &page_writer.batch else { return Ok(()) };
-        let name = self.owner.page_name(page_writer.place.page);
+        let name = self.id.page_name(page_writer.place.page);
         let written = if let Some(version) = &page_writer.version {
             patch_page(&self.api, &name, Some(version), batch.as_patch()).await
         } else {
-            let mut new =
-                self.owner.page(page_writer.place.page, &self.writer, batch.records.clone());
+            let mut new = self.id.page(page_writer.place.page, &self.writer, batch.records.clone());
             let places = [(page::LOCATION, &self.location), (page::BUCKET, &self.bucket)];
             for (key, value) in places {
                 let position = value.iter().map(|value| (key.to_owned(), value.clone()));

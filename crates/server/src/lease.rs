@@ -126,7 +126,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// The API server rejects the lease.
-    #[error("the API server refuses the Lease `{NAME}` in namespace `{namespace}`")]
+    #[error("the API server rejected the Lease `{NAME}` in namespace `{namespace}`")]
     Refused {
         /// Namespace of the lease.
         namespace: String,

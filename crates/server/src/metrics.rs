@@ -117,11 +117,7 @@ impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bowline");
         let operations = Family::default();
-        registry.register(
-            "operations",
-            "Operations of plugins that have not ended",
-            operations.clone(),
-        );
+        registry.register("operations", "Unfinished plugin operations", operations.clone());
         let oldest = Family::default();
         registry.register_with_unit(
             "operation_oldest_age",
@@ -132,7 +128,7 @@ impl Metrics {
         let operations_ended = Family::default();
         registry.register(
             "operations_ended",
-            "Operations of plugins that have ended",
+            "Finished plugin operations",
             operations_ended.clone(),
         );
         let calls = Family::new_with_constructor(histogram as fn() -> Histogram);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::journal::MAX_ATTEMPTS;
 use bowline_engine::restore::order::Priorities;
-use bowline_engine::restore::unpack::UnpackLimits;
+use bowline_engine::unpack::UnpackLimits;
 use bowline_plugin_host::InheritedEnvironment;
 
 use crate::{lease, log, metrics};

@@ -69,7 +69,7 @@ pub(crate) async fn check_namespace(client: &Client, name: &str) -> Result<(), E
         Ok(None) => Err(Error::NoNamespace(name.to_owned())),
         Err(error) if patch::is_forbidden(&error) => {
             tracing::warn!(
-                "the server may not read namespaces; namespace `{name}` is assumed to exist"
+                "no permission to read namespaces; assuming that namespace `{name}` exists"
             );
             Ok(())
         }
@@ -88,7 +88,7 @@ pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
             Ok(None) => {}
             Err(error) if patch::is_forbidden(&error) => {
                 tracing::warn!(
-                    "the server may not read CustomResourceDefinitions; they are assumed to be \
+                    "no permission to read CustomResourceDefinitions; assuming that they are \
                      installed"
                 );
                 return Ok(());
@@ -112,7 +112,7 @@ pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
             CrdGap::RequiredCrd(_) => {}
             CrdGap::OptionalCrd(name) => tracing::warn!(
                 definition = name,
-                "a CustomResourceDefinition is not installed, so plugins cannot report there; \
+                "a CustomResourceDefinition is not installed, so progress of volumes is not shown; \
                  install it with `bowline install --crds-only`"
             ),
             CrdGap::MissingFields(name, lacks) => tracing::warn!(
@@ -133,7 +133,7 @@ pub(crate) async fn check_no_velero_server(client: &Client, namespace: &str) -> 
         let pods = match list_all(&api, ListParams::default()).await {
             Ok(pods) => pods,
             Err(error) if patch::is_forbidden(&error) => {
-                tracing::warn!("the server may not list pods; Velero is assumed not to run");
+                tracing::warn!("no permission to list pods; assuming that Velero does not run");
                 return Ok(());
             }
             Err(error) => return Err(Error::cluster_error("list the pods", error)),

@@ -31,15 +31,15 @@ impl NamespaceScope {
 /// Backup, as the queue sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Stage of the backup.
-    pub stage: Stage,
+    /// State of the backup.
+    pub state: QueueState,
     /// Namespaces of the backup.
     pub scope: NamespaceScope,
 }
 
-/// Stage of a backup, as the queue sees it.
+/// State of a backup, as the queue sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum QueueState {
     /// Just created.
     New,
     /// Waiting at this position.
@@ -50,8 +50,8 @@ pub enum Stage {
     NotQueued,
 }
 
-impl Stage {
-    /// Stage of a backup with this phase.
+impl QueueState {
+    /// State of a backup with this phase.
     pub fn of(phase: Option<&BackupPhase>, position: i64) -> Self {
         match phase {
             None | Some(BackupPhase::New) => Self::New,
@@ -88,38 +88,38 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
     // Namespaces of running backups, and of those that wait further ahead.
     let mut reserved = ReservedNamespaces::default();
     let mut running = 0;
-    for entry in entries.iter().filter(|entry| entry.stage == Stage::Running) {
+    for entry in entries.iter().filter(|entry| entry.state == QueueState::Running) {
         reserved.reserve(&entry.scope);
         running += 1;
     }
     let mut decisions = vec![Decision::Stay; entries.len()];
     // Queued backups keep their order; new ones follow.
     let mut waiting: Vec<usize> = (0..entries.len())
-        .filter(|&index| matches!(entries[index].stage, Stage::New | Stage::Queued(_)))
+        .filter(|&index| matches!(entries[index].state, QueueState::New | QueueState::Queued(_)))
         .collect();
-    waiting.sort_by_key(|&index| match entries[index].stage {
-        Stage::Queued(position) => (0, position),
+    waiting.sort_by_key(|&index| match entries[index].state {
+        QueueState::Queued(position) => (0, position),
         _ => (1, 0),
     });
     let (mut exact, mut last) = (0, 0);
     for index in waiting {
-        let Entry { stage, scope: reach } = &entries[index];
-        let is_free = running < limit && !reserved.overlaps(reach);
-        reserved.reserve(reach);
+        let Entry { state, scope } = &entries[index];
+        let is_free = running < limit && !reserved.overlaps(scope);
+        reserved.reserve(scope);
         // Velero's phases go through Queued, so a new backup is queued first.
-        if is_free && matches!(stage, Stage::Queued(_)) {
+        if is_free && matches!(state, QueueState::Queued(_)) {
             decisions[index] = Decision::Start;
             running += 1;
             continue;
         }
         exact += 1;
-        let position = match *stage {
-            Stage::Queued(position) if exact > EXACT_POSITIONS && position > last => position,
+        let position = match *state {
+            QueueState::Queued(position) if exact > EXACT_POSITIONS && position > last => position,
             // Behind all that are ahead, exact or not.
             _ => exact.max(last + 1),
         };
         last = position;
-        if *stage != Stage::Queued(position) {
+        if *state != QueueState::Queued(position) {
             decisions[index] = Decision::Wait(position);
         }
     }
@@ -168,12 +168,12 @@ mod tests {
     use super::*;
     use Decision::{Start, Stay, Wait};
 
-    fn decided(limit: usize, entries: &[(Stage, &str)]) -> Vec<Decision> {
+    fn decided(limit: usize, entries: &[(QueueState, &str)]) -> Vec<Decision> {
         let entries: Vec<Entry> = entries
             .iter()
-            .map(|(stage, reach)| Entry {
-                stage: *stage,
-                scope: match *reach {
+            .map(|(state, scope)| Entry {
+                state: *state,
+                scope: match *scope {
                     "*" => NamespaceScope::All,
                     some => NamespaceScope::Only(
                         some.split(',')
@@ -189,42 +189,60 @@ mod tests {
 
     #[test]
     fn a_backup_is_queued_and_then_started() {
-        assert_eq!(decided(1, &[(Stage::New, "*")]), [Wait(1)]);
-        assert_eq!(decided(1, &[(Stage::Queued(1), "*")]), [Start]);
-        assert_eq!(decided(1, &[(Stage::Running, "*")]), [Stay]);
-        assert_eq!(decided(1, &[(Stage::NotQueued, "*")]), [Stay]);
+        assert_eq!(decided(1, &[(QueueState::New, "*")]), [Wait(1)]);
+        assert_eq!(decided(1, &[(QueueState::Queued(1), "*")]), [Start]);
+        assert_eq!(decided(1, &[(QueueState::Running, "*")]), [Stay]);
+        assert_eq!(decided(1, &[(QueueState::NotQueued, "*")]), [Stay]);
     }
 
     #[test]
     fn running_backups_never_exceed_the_limit() {
-        let queued = [(Stage::Queued(1), "a"), (Stage::Queued(2), "b"), (Stage::Queued(3), "c")];
+        let queued = [
+            (QueueState::Queued(1), "a"),
+            (QueueState::Queued(2), "b"),
+            (QueueState::Queued(3), "c"),
+        ];
         assert_eq!(decided(2, &queued), [Start, Start, Wait(1)]);
-        let running = [(Stage::Running, "x"), (Stage::Running, "y"), (Stage::Queued(1), "a")];
+        let running =
+            [(QueueState::Running, "x"), (QueueState::Running, "y"), (QueueState::Queued(1), "a")];
         assert_eq!(decided(2, &running), [Stay, Stay, Stay]);
     }
 
     #[test]
     fn backups_of_the_same_namespace_wait_for_each_other() {
-        assert_eq!(decided(4, &[(Stage::Running, "a,b"), (Stage::Queued(1), "b,c")]), [Stay, Stay]);
-        assert_eq!(decided(4, &[(Stage::Running, "*"), (Stage::Queued(1), "b")]), [Stay, Stay]);
-        assert_eq!(decided(4, &[(Stage::Running, "a"), (Stage::Queued(1), "b")]), [Stay, Start]);
-        assert_eq!(decided(4, &[(Stage::Running, "*"), (Stage::Queued(1), "")]), [Stay, Start]);
+        assert_eq!(
+            decided(4, &[(QueueState::Running, "a,b"), (QueueState::Queued(1), "b,c")]),
+            [Stay, Stay]
+        );
+        assert_eq!(
+            decided(4, &[(QueueState::Running, "*"), (QueueState::Queued(1), "b")]),
+            [Stay, Stay]
+        );
+        assert_eq!(
+            decided(4, &[(QueueState::Running, "a"), (QueueState::Queued(1), "b")]),
+            [Stay, Start]
+        );
+        assert_eq!(
+            decided(4, &[(QueueState::Running, "*"), (QueueState::Queued(1), "")]),
+            [Stay, Start]
+        );
     }
 
     #[test]
     fn later_backup_overtakes_only_backups_of_other_namespaces() {
         let queue = [
-            (Stage::Running, "a"),
-            (Stage::Queued(1), "a,b"),
-            (Stage::Queued(2), "b"),
-            (Stage::Queued(3), "c"),
+            (QueueState::Running, "a"),
+            (QueueState::Queued(1), "a,b"),
+            (QueueState::Queued(2), "b"),
+            (QueueState::Queued(3), "c"),
         ];
         assert_eq!(decided(4, &queue), [Stay, Stay, Stay, Start]);
     }
 
     #[test]
     fn queue_positions_have_no_gaps_and_new_backups_come_last() {
-        let queue = [(Stage::New, "a"), (Stage::Queued(4), "a"), (Stage::Running, "a")];
+        let queue =
+            [(QueueState::New, "a"), (QueueState::Queued(4), "a"), (QueueState::Running, "a")];
         assert_eq!(decided(4, &queue), [Wait(2), Wait(1), Stay]);
     }
 
@@ -232,7 +250,7 @@ mod tests {
     fn queue_decisions_cost_linear_time() {
         let examined = |count: usize| {
             let entry = |number: usize| Entry {
-                stage: Stage::Queued(i64::try_from(number).unwrap() + 1),
+                state: QueueState::Queued(i64::try_from(number).unwrap() + 1),
                 scope: NamespaceScope::Only([format!("ns-{number}")].into()),
             };
             let entries: Vec<Entry> = (0..count).map(entry).collect();
@@ -247,7 +265,8 @@ mod tests {
     #[test]
     fn start_updates_only_the_exact_positions() {
         let count = 5000;
-        let queue: Vec<_> = (1..=count).map(|position| (Stage::Queued(position), "a")).collect();
+        let queue: Vec<_> =
+            (1..=count).map(|position| (QueueState::Queued(position), "a")).collect();
         let decisions = decided(1, &queue);
         assert_eq!(decisions[0], Start);
         let moved: Vec<_> = decisions.iter().filter(|one| matches!(one, Wait(_))).collect();
@@ -259,10 +278,10 @@ mod tests {
     #[test]
     fn newest_backup_has_the_last_position_behind_inexact_positions() {
         let mut queue: Vec<_> =
-            (1..=150).map(|position| (Stage::Queued(position + 50), "a")).collect();
-        queue.push((Stage::Running, "a"));
-        queue.push((Stage::New, "a"));
-        queue.push((Stage::New, "a"));
+            (1..=150).map(|position| (QueueState::Queued(position + 50), "a")).collect();
+        queue.push((QueueState::Running, "a"));
+        queue.push((QueueState::New, "a"));
+        queue.push((QueueState::New, "a"));
         let decisions = decided(1, &queue);
         assert_eq!(decisions[..2], [Wait(1), Wait(2)]);
         assert_eq!(decisions[100], Stay);

@@ -38,8 +38,8 @@ pub(crate) struct ActiveRuns {
 struct Journals {
     /// Journals of runs, at any stage.
     open: Vec<OpenJournalEntry>,
-    /// Uids of runs whose journals are claimed by another task, to thaw or to clean up.
-    claimed: BTreeSet<String>,
+    /// Uids of runs whose journals are locked by another task, to thaw or to clean up.
+    locked: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -48,10 +48,10 @@ struct OpenJournalEntry {
     journal: Weak<ConfigMapJournal>,
 }
 
-/// Exclusive claim on the journal of a run that is not open. Until the claim is dropped, the
+/// Exclusive lock on the journal of a run that is not open. Until the lock is dropped, the
 /// journal cannot be opened.
 #[derive(Debug)]
-pub(crate) struct JournalClaim {
+pub(crate) struct JournalLock {
     runs: Arc<ActiveRuns>,
     uid: String,
 }
@@ -88,13 +88,13 @@ pub(crate) struct OpenJournal {
 
 impl ActiveRuns {
     /// Registers that the journal of a run is about to be opened here. Waits until no other task
-    /// has claimed it.
+    /// has locked it.
     pub(crate) async fn open_journal(self: &Arc<Self>, uid: &str) -> OpenJournal {
         self.journals.send_modify(|journals| {
             journals.open.push(OpenJournalEntry { uid: uid.to_owned(), journal: Weak::new() });
         });
         let open = OpenJournal { runs: Arc::clone(self), uid: uid.to_owned() };
-        let is_free = |journals: &Journals| !journals.claimed.contains(uid);
+        let is_free = |journals: &Journals| !journals.locked.contains(uid);
         // The sender is ours, so it cannot be dropped.
         let _ = self.journals.subscribe().wait_for(is_free).await;
         open
@@ -112,30 +112,27 @@ impl ActiveRuns {
         of_run.find_map(|open| open.journal.upgrade())
     }
 
-    /// Claims the journal of a run. `None` if it is open or claimed.
-    pub(crate) fn claim_journal(self: &Arc<Self>, uid: &str) -> Option<JournalClaim> {
-        let is_claimed = self.journals.send_if_modified(|journals| {
+    /// Claims the journal of a run. `None` if it is open or locked.
+    pub(crate) fn lock_journal(self: &Arc<Self>, uid: &str) -> Option<JournalLock> {
+        let is_locked = self.journals.send_if_modified(|journals| {
             let is_open = journals.open.iter().any(|open| open.uid == uid);
-            !is_open && journals.claimed.insert(uid.to_owned())
+            !is_open && journals.locked.insert(uid.to_owned())
         });
-        is_claimed.then(|| JournalClaim { runs: Arc::clone(self), uid: uid.to_owned() })
+        is_locked.then(|| JournalLock { runs: Arc::clone(self), uid: uid.to_owned() })
     }
 
-    /// Like [`claim_journal`](Self::claim_journal), but waits for other claims to end.
-    pub(crate) async fn claim_journal_when_free(
-        self: &Arc<Self>,
-        uid: &str,
-    ) -> Option<JournalClaim> {
+    /// Like [`lock_journal`](Self::lock_journal), but waits for other claims to end.
+    pub(crate) async fn lock_journal_when_free(self: &Arc<Self>, uid: &str) -> Option<JournalLock> {
         let mut changes = self.journals.subscribe();
         loop {
-            if let Some(claim) = self.claim_journal(uid) {
-                return Some(claim);
+            if let Some(lock) = self.lock_journal(uid) {
+                return Some(lock);
             }
             if self.has_journal_open(uid) {
                 return None;
             }
             // The sender is ours, so it cannot be dropped.
-            let _ = changes.wait_for(|journals| !journals.claimed.contains(uid)).await;
+            let _ = changes.wait_for(|journals| !journals.locked.contains(uid)).await;
         }
     }
 
@@ -248,8 +245,8 @@ impl ActiveRuns {
 
     /// Uids of the running backups, with their namespaces.
     pub(crate) fn backup_scopes(&self) -> Vec<(String, NamespaceScope)> {
-        let reach = |run: &Run| Some((run.uid.clone(), run.scope.clone()?));
-        self.active.lock().iter().filter_map(reach).collect()
+        let uid_and_scope = |run: &Run| Some((run.uid.clone(), run.scope.clone()?));
+        self.active.lock().iter().filter_map(uid_and_scope).collect()
     }
 
     /// Uids of all runs.
@@ -304,10 +301,10 @@ impl Drop for OpenJournal {
     }
 }
 
-impl Drop for JournalClaim {
+impl Drop for JournalLock {
     fn drop(&mut self) {
         self.runs.journals.send_modify(|journals| {
-            journals.claimed.remove(&self.uid);
+            journals.locked.remove(&self.uid);
         });
     }
 }
@@ -391,17 +388,17 @@ mod tests {
     #[tokio::test]
     async fn claimed_journal_is_opened_after_the_claim_is_dropped() {
         let runs = Arc::new(ActiveRuns::default());
-        let claim = runs.claim_journal("1").unwrap();
-        assert!(runs.claim_journal("1").is_none(), "one at a time");
+        let lock = runs.lock_journal("1").unwrap();
+        assert!(runs.lock_journal("1").is_none(), "one at a time");
         let mut opening = Box::pin(runs.open_journal("1"));
         assert!(opening.as_mut().now_or_never().is_none());
         let other = runs.open_journal("2").await;
-        assert!(runs.claim_journal_when_free("2").await.is_none(), "a run has it open");
-        drop(claim);
+        assert!(runs.lock_journal_when_free("2").await.is_none(), "a run has it open");
+        drop(lock);
         let open = opening.await;
-        assert!(runs.claim_journal("1").is_none(), "a run has it open");
+        assert!(runs.lock_journal("1").is_none(), "a run has it open");
         drop((open, other));
-        assert!(runs.claim_journal("1").is_some());
+        assert!(runs.lock_journal("1").is_some());
     }
 
     #[tokio::test]

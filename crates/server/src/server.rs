@@ -11,11 +11,12 @@ use bowline_store::backend::{BuiltIn, filesystem, s3};
 use bowline_store::download::SigningKey;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{
     PluginCalls, backup, backup_deletion, backup_queue, backup_storage_location, backup_sync,
-    download_request, gc, orphans, restore, schedule, server_status_request,
+    download_request, gc, orphans, restore, schedule, server_status_request, thawer,
 };
 use crate::events::Events;
 use crate::fence::Fence;
@@ -109,7 +110,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// Unusable directory.
-    #[error("cannot use the folder {}", path.display())]
+    #[error("cannot use the directory {}", path.display())]
     Folder {
         /// Path of the directory.
         path: PathBuf,
@@ -248,7 +249,9 @@ impl Server {
         controllers.start("restore", restore::run(work(&context)));
         controllers.start("backup-deletion", backup_deletion::run(work(&context)));
         controllers.start("backup-storage-location", backup_storage_location::run(work(&context)));
-        controllers.start("orphans", orphans::run(work(&context)));
+        let (first_pass, first_thaw_pass) = oneshot::channel();
+        controllers.start("thawer", thawer::run(work(&context), first_pass));
+        controllers.start("orphans", orphans::run(work(&context), first_thaw_pass));
         controllers.start("backup-sync", backup_sync::run(work(&context)));
         controllers.start("download-request", download_request::run(work(&context)));
         controllers.start("schedule", schedule::run(work(&context)));

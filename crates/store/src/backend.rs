@@ -1,7 +1,9 @@
 //! Storage for objects.
 //!
-//! A backend is an [`ObjectStore`], as plugins are, with one addition that the commit record needs:
-//! creating an object only if it does not exist. A backend reports how strong its guarantee is.
+//! A backend is an [`ObjectStore`], as plugins are, with two additions. The commit record needs the
+//! creation of an object only if it does not exist; a backend reports how strong its guarantee is.
+//! The index of an archive needs the reading of a part of an object; plugins cannot do that, so
+//! their objects are read from the beginning.
 //!
 //! | backend | provider | creation of an object that must not exist yet |
 //! |---|---|---|
@@ -18,6 +20,7 @@ mod plugin;
 pub mod s3;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,6 +28,7 @@ use async_trait::async_trait;
 use bowline_api::BackupStorageLocationSpec;
 use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::Bytes;
+use futures::{StreamExt as _, stream};
 
 pub use filesystem::Filesystem;
 #[cfg(feature = "testing")]
@@ -49,6 +53,13 @@ pub const CA_CERT: &str = "caCert";
 pub trait Backend: ObjectStore {
     /// Stores an object unless it exists.
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation>;
+
+    /// A part of an object. Fewer bytes come if the object ends before the end of the range; a range
+    /// that begins at or behind the end of the object is empty, or an error. A missing object is
+    /// reported by the call, not by the stream.
+    async fn get_range(&self, bucket: &str, key: &str, range: Range<u64>) -> Result<ByteStream> {
+        Ok(part_of_stream(self.get_object(bucket, key).await?, range))
+    }
 
     /// True if an upload survives a transient failure because parts of it are sent again. If false,
     /// the owner of the stream must be able to start it again from the beginning.
@@ -111,7 +122,8 @@ pub async fn open(
             }
             None => Err(Error::new(
                 Code::FailedPrecondition,
-                "this server has no filesystem locations; start it with `--filesystem-root`",
+                "`filesystem` locations are disabled; hint: start the server with \
+                 `--filesystem-root`",
             )),
         },
         _ => Err(Error::new(
@@ -215,6 +227,26 @@ fn common_prefixes(keys: &[String], prefix: &str, delimiter: &str) -> Vec<String
 /// A stream of one piece.
 pub(crate) fn single_piece_stream(content: Bytes) -> ByteStream {
     Box::pin(futures::stream::iter([Ok(content)]))
+}
+
+/// A part of a stream. What lies before it is read and dropped; what lies behind it is not read.
+fn part_of_stream(content: ByteStream, range: Range<u64>) -> ByteStream {
+    let begin = (content, range.start, range.end.saturating_sub(range.start));
+    Box::pin(stream::try_unfold(begin, async |(mut content, mut skip, mut length)| {
+        while length > 0 {
+            let Some(piece) = content.next().await else { return Ok(None) };
+            let mut piece = piece?;
+            let skipped = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
+            let mut piece = piece.split_off(skipped);
+            skip -= skipped as u64;
+            piece.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+            if !piece.is_empty() {
+                length -= piece.len() as u64;
+                return Ok(Some((piece, (content, skip, length))));
+            }
+        }
+        Ok(None)
+    }))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub enum Error {
     #[error("the file is damaged")]
     Damaged(#[source] io::Error),
     /// Not the expected JSON.
-    #[error("the file is not valid JSON of the expected form")]
+    #[error("the file is not valid JSON, or not the expected type")]
     Json(#[from] serde_json::Error),
     /// About a different backup than its key says.
     #[error("the file belongs to {found}, not to {expected}")]

@@ -23,6 +23,8 @@ pub enum BackupFile {
     Record,
     /// The archive of Kubernetes objects.
     Contents,
+    /// The index of the archive; Bowline's own file.
+    ArchiveIndex,
     /// The log.
     Log,
     /// The PodVolumeBackups.
@@ -51,9 +53,10 @@ pub enum BackupFile {
 
 impl BackupFile {
     /// All files.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Record,
         Self::Contents,
+        Self::ArchiveIndex,
         Self::Log,
         Self::PodVolumeBackups,
         Self::VolumeSnapshots,
@@ -72,6 +75,7 @@ impl BackupFile {
         let suffix = match self {
             Self::Record => return "velero-backup.json".to_owned(),
             Self::Contents => ".tar.gz",
+            Self::ArchiveIndex => "-bowline-index",
             Self::Log => "-logs.gz",
             Self::PodVolumeBackups => "-podvolumebackups.json.gz",
             Self::VolumeSnapshots => "-volumesnapshots.json.gz",

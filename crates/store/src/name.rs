@@ -9,8 +9,8 @@ const MAX_NAME_LENGTH: usize = 253;
 /// A text that is not a valid name of a Kubernetes object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is not a name: it must be at most {MAX_NAME_LENGTH} lower-case letters, digits, `-` and `.`, \
-     beginning and ending with a letter or digit"
+    "invalid name {name:?}: expected at most {MAX_NAME_LENGTH} lower-case letters, digits, `-` and \
+     `.`, starting and ending with a letter or digit"
 )]
 pub struct InvalidName {
     name: String,

@@ -18,6 +18,7 @@ mod deadline;
 mod delete;
 mod error;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -235,6 +236,20 @@ impl BackupStore {
             Err(error) if self.is_missing_object(&error, &key).await => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// A part of any file, shorter if the file ends before; `None` if the file does not exist.
+    pub async fn get_range(&self, key: &Key, range: Range<u64>) -> Result<Option<Bytes>> {
+        let key = self.layout.key(key);
+        let length = range.end.saturating_sub(range.start);
+        let request = self.backend.get_range(&self.bucket, &key, range);
+        let stream = match self.metadata_call("read", &key, request).await {
+            Ok(stream) => deadline::fail_when_idle(stream, self.deadlines.idle_timeout),
+            Err(error) if self.is_missing_object(&error, &key).await => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let content = decode::collect(stream, length).await;
+        content.map(Some).map_err(|source| Error::Unreadable { key, source })
     }
 
     /// Writes any file from a stream.

@@ -73,7 +73,8 @@ struct Inner {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The private folder could not be created.
-    #[error("cannot create a private folder in {}: {reason}; choose a folder that you can write to", parent.display())]
+    #[error("cannot create a private directory in {}: {reason}; choose a directory that you can \
+             write to", parent.display())]
     Folder {
         /// Folder in which it should have been created.
         parent: PathBuf,
@@ -92,7 +93,7 @@ pub enum Error {
 fn folder_error(parent: &Path, error: &io::Error) -> String {
     match parent.metadata() {
         Err(error) => error.to_string(),
-        Ok(found) if !found.is_dir() => "it is no folder".to_owned(),
+        Ok(found) if !found.is_dir() => "it is no directory".to_owned(),
         Ok(_) => error.kind().to_string(),
     }
 }

@@ -35,11 +35,12 @@ const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(10);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Neither a cache folder nor a home folder is known.
-    #[error("no folder for built binaries: set HOME, or {} to a folder", env::CACHE)]
+    #[error("no directory for built binaries: set HOME, or {} to a directory", env::CACHE)]
     NoCache,
     /// There is no Go toolchain.
     #[error(
-        "`go` was not found, and {programs} must be built: install Go 1.26 or newer, or set {} to a folder that has them",
+        "`go` was not found, and {programs} must be built: install Go 1.26 or newer, or set {} to \
+         a directory that has them",
         env::ASSETS
     )]
     NoGo {
@@ -47,7 +48,7 @@ pub enum Error {
         programs: String,
     },
     /// The cache cannot be used.
-    #[error("cannot use the cache {}: {reason}; set {} to a folder that you can write to", path.display(), env::CACHE)]
+    #[error("cannot use the cache {}: {reason}; set {} to a directory that you can write to", path.display(), env::CACHE)]
     Cache {
         /// File or folder.
         path: PathBuf,

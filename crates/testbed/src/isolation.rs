@@ -80,7 +80,8 @@ pub enum Error {
     Unshare(#[source] io::Error),
     /// The bed lies where the node's own folders will be.
     #[error(
-        "the bed {path} lies below {masked}, which a real node hides; set TMPDIR to another folder"
+        "the bed {path} lies below {masked}, which a real node hides; set TMPDIR to another \
+         directory"
     )]
     Masked {
         /// Folder of the bed.

@@ -122,13 +122,13 @@ mod tests {
     #[test]
     fn test_is_timed_from_its_first_call_to_the_end_of_its_thread() {
         let name = "some::test";
-        let (to_test, go_on) = std::sync::mpsc::channel::<()>();
+        let (to_test, from_test) = std::sync::mpsc::channel::<()>();
         let (to_main, is_registered) = std::sync::mpsc::channel();
         let test = thread::Builder::new().name(name.to_owned()).spawn(move || {
             test_deadline();
             test_deadline();
             to_main.send(()).unwrap();
-            let _ = go_on.recv();
+            let _ = from_test.recv();
         });
         is_registered.recv().unwrap();
         assert!(is_running(name));
@@ -148,8 +148,9 @@ mod tests {
         let running = [test("hangs", begin), test("is::young", begin + Duration::from_mins(1))];
         let at = |seconds| overdue_message(&running, limit, begin + Duration::from_secs(seconds));
         assert_eq!(at(119), None);
-        let expected = "a test runs for more than 2 minutes, see BOWLINE_TEST_MINUTES in CONTRIBUTING.md; \
-             running are:\n- hangs (2 min 5 s)\n- is::young (1 min 5 s)\n";
+        let expected = "a test runs for more than 2 minutes, see BOWLINE_TEST_MINUTES in \
+                        CONTRIBUTING.md; running are:\n- hangs (2 min 5 s)\n- is::young (1 min 5 \
+                        s)\n";
         assert_eq!(at(125).as_deref(), Some(expected));
     }
 }

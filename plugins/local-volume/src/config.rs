@@ -67,17 +67,17 @@ pub(crate) struct RepositorySettings {
 /// Errors in the settings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidConfig {
-    #[error("config key {key:?} is not known; there are {}", KEYS.join(", "))]
+    #[error("unknown config key {key:?}; valid keys: {}", KEYS.join(", "))]
     Unknown { key: String },
     #[error(
-        "config key {ROOTS:?} is required: the folders that volumes are in, with a colon between"
+        "config key {ROOTS:?} is required: the directories of the volumes, separated by colons"
     )]
     NoRoots,
-    #[error("config key {ROOTS:?} names more than {MAX_ROOTS} folders")]
+    #[error("config key {ROOTS:?} names more than {MAX_ROOTS} directories")]
     ManyRoots,
     #[error("config key {key:?}")]
     Path { key: &'static str, source: InvalidPath },
-    #[error("config key {KEEP_LOCAL:?} is neither true nor false: {0:?}")]
+    #[error("config key {KEEP_LOCAL:?} must be true or false: {0:?}")]
     KeepLocal(String),
     #[error("config key {REPOSITORY:?}")]
     Repository(#[source] InvalidLocation),
@@ -90,7 +90,7 @@ pub(crate) enum InvalidConfig {
     NoPassword,
     #[error("config key {REGION:?} is not a region: {0:?}")]
     Region(String),
-    #[error("config key {UPLOAD_LIMIT:?} is not a number of bytes per second above zero: {0:?}")]
+    #[error("config key {UPLOAD_LIMIT:?} must be a positive number of bytes per second: {0:?}")]
     UploadLimit(String),
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Error {
     Repository(#[from] repository::RepositoryError),
     #[error("Init has not been called")]
     NotInitialised,
-    #[error("the PersistentVolume cannot be understood: {0}")]
+    #[error("invalid PersistentVolume: {0}")]
     PersistentVolume(String),
     #[error("the PersistentVolume is a block device, which has no files to clone")]
     Block,
@@ -30,9 +30,9 @@ pub(crate) enum Error {
     OtherType,
     #[error("snapshot {0} does not exist")]
     NoSnapshot(Id),
-    #[error("the snapshot of the same request is of volume {0}")]
+    #[error("the request id already belongs to a snapshot of volume {0}")]
     OtherVolume(String),
-    #[error("the clone of snapshot {0} is lost: the node went down before it was on disk")]
+    #[error("the clone of snapshot {0} is lost: the node failed before the clone was flushed")]
     Lost(Id),
     #[error("another process uploads snapshot {0}")]
     Busy(Id),

@@ -19,11 +19,11 @@ pub(crate) enum InvalidPath {
     Relative(String),
     #[error("{0:?} has a part `.` or `..`")]
     DotSegment(String),
-    #[error("the path is the root of all filesystems")]
+    #[error("the path is /")]
     RootDirectory,
     #[error("a path of {0} bytes is too long")]
     TooLong(usize),
-    #[error("the path has a NUL in it")]
+    #[error("the path contains a NUL")]
     Nul,
 }
 

@@ -74,11 +74,11 @@ pub(crate) struct UploadJob {
 /// Errors of the repository.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RepositoryError {
-    #[error("the folder of the repository, {}, cannot be used", path.display())]
+    #[error("the directory of the repository, {}, cannot be used", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("the store of the repository cannot be used: {reason}")]
     Store { reason: String },
-    #[error("the password does not open the repository {0}")]
+    #[error("wrong password for repository {0}")]
     Password(String),
     #[error(
         "repository {0} has no key: its creation is in progress or incomplete; retry in ten \
@@ -92,8 +92,8 @@ pub(crate) enum RepositoryError {
     #[error("{path:?} in the repository cannot be restored")]
     Entry { path: PathBuf, source: node::UnsupportedEntry },
     #[error(
-        "the repository has {found} entries and {found_bytes} bytes of a snapshot with {expected} \
-         entries and {expected_bytes} bytes"
+        "the repository contains only {found} of {expected} entries ({found_bytes} of \
+         {expected_bytes} bytes) of the snapshot"
     )]
     Incomplete { expected: u64, expected_bytes: u64, found: u64, found_bytes: u64 },
     #[error(transparent)]
@@ -266,7 +266,7 @@ impl Repository {
 
     fn open_or_init(&self, stop: &Arc<StopSignal>) -> Result<OpenRepository, RepositoryError> {
         let Some(backend) = self.open_backend(stop, MissingFolder::Create)? else {
-            return Err(RepositoryError::Store { reason: "no folder is given".to_owned() });
+            return Err(RepositoryError::Store { reason: "no directory is given".to_owned() });
         };
         match self.open_in(&backend) {
             Ok(Some(opened)) => return Ok(opened),

@@ -54,17 +54,17 @@ pub(crate) struct OpenRoot {
 pub(crate) enum VolumeRefusal {
     #[error("the path of the volume is not allowed")]
     Path(#[from] InvalidPath),
-    #[error("volume {0} is not below an allowed root; the config key \"roots\" names them")]
+    #[error("volume {0} is outside of the configured `roots`")]
     Outside(VolumePath),
-    #[error("volume {0} is a root itself; allow the folder that it is in")]
+    #[error("volume {0} is a root itself; allow its parent directory")]
     IsRoot(VolumePath),
-    #[error("volume {0} leads out of its root by a symbolic link")]
+    #[error("volume {0} leaves its root by a symbolic link")]
     LeadsOut(VolumePath),
-    #[error("volume {path} contains, or is in, {}, which is reserved for the plugin", taken.display())]
-    Reserved { path: VolumePath, taken: PathBuf },
+    #[error("volume {path} contains, or is in, {}, which is reserved for the plugin", reserved.display())]
+    Reserved { path: VolumePath, reserved: PathBuf },
     #[error("volume {0} does not exist on this node")]
     Missing(VolumePath),
-    #[error("volume {0} is not a folder; only volumes with files can be snapshotted")]
+    #[error("volume {0} is not a directory; only volumes with files can be snapshotted")]
     NoFolder(VolumePath),
     #[error("root {path} cannot be opened")]
     Root { path: VolumePath, source: io::Error },
@@ -101,7 +101,7 @@ impl Roots {
         match own_part {
             Some(part) => Err(VolumeRefusal::Reserved {
                 path: path.clone(),
-                taken: root.as_path().join(part),
+                reserved: root.as_path().join(part),
             }),
             None => Ok(()),
         }
@@ -121,9 +121,9 @@ impl Roots {
         let real = real_path(folder.as_fd())
             .map_err(|source| VolumeRefusal::Open { path: path.clone(), source })?;
         if let Some(reserved) =
-            self.reserved.iter().find_map(|taken| overlapping_folder(&real, taken))
+            self.reserved.iter().find_map(|path| overlapping_folder(&real, path))
         {
-            return Err(VolumeRefusal::Reserved { path: path.clone(), taken: reserved });
+            return Err(VolumeRefusal::Reserved { path: path.clone(), reserved });
         }
         Ok(OpenVolume { path: path.clone(), folder })
     }

@@ -47,8 +47,8 @@ pub(crate) enum StateError {
     #[error("cannot {doing} {}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "the state folder {} is not private: expected a folder that belongs to user {us} and has \
-         mode 0700",
+        "the state directory {} is not private: expected a directory that belongs to user {us} and \
+         has mode 0700",
         path.display()
     )]
     NotPrivate { path: PathBuf, us: u32 },
@@ -106,7 +106,7 @@ impl State {
         let path = &self.path;
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.map_err(StateError::io("create the state folder", path))?,
+            created => created.map_err(StateError::io("create the state directory", path))?,
         }
         let found = fs::symlink_metadata(path).map_err(StateError::io("check", path))?;
         let own_uid = rustix::process::geteuid().as_raw();
@@ -277,7 +277,7 @@ impl State {
         let path = self.folder(id).join(CANCEL_FILE);
         match File::create(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            made => made.map(drop).map_err(StateError::io("write", &path)),
+            created => created.map(drop).map_err(StateError::io("write", &path)),
         }
     }
 

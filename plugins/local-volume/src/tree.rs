@@ -24,8 +24,8 @@ pub(crate) enum TreeError {
     #[error("cannot {doing} {path:?}")]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "another filesystem is mounted at {path:?}; a snapshot is of one filesystem, so make it a \
-         volume of its own"
+        "another filesystem is mounted at {path:?}; snapshots do not support that; use a separate \
+         volume for it"
     )]
     Mount { path: PathBuf },
     #[error("{path:?} keeps changing its type while it is read")]

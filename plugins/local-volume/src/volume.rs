@@ -72,7 +72,7 @@ impl Drop for NewVolume {
 }
 
 fn root_error<E: Into<io::Error>>(root: &OpenRoot) -> impl FnOnce(E) -> TreeError + use<E> {
-    TreeError::io("change the folder", root.path.as_path())
+    TreeError::io("change the directory", root.path.as_path())
 }
 
 /// Renames half-filled volumes of killed processes. Call it only while no volume is being filled.

@@ -372,8 +372,8 @@ mod tests {
 
     #[test]
     fn warnings_name_plugin_and_item() {
-        let text = "pods/p: the server stopped while plugin f/x processed this item, and the plugin \
-             processes the item again; results of the first call may be left over";
+        let text = "pods/p: the server stopped while plugin f/x processed this item, and the \
+                    plugin is called again; results of the first call may be left over";
         assert_eq!(parse_leftover_warning(text), Some(key("f/x", "pods/p")));
         assert_eq!(parse_leftover_warning("pods/q: old"), None);
     }

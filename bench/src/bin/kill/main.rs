@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use bowline_engine::failpoint::Point;
+use bowline_engine::failpoint::Failpoint;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -47,7 +47,7 @@ struct Args {
     /// Leave out a write to the journal, which must cost something: `journal-block-start` or
     /// `journal-block-end`
     #[arg(long, value_name = "POINT", value_parser = parse_sabotage)]
-    sabotage: Option<Point>,
+    sabotage: Option<Failpoint>,
 
     /// Where the randomness comes from: the same seed makes the same plan
     #[arg(long, default_value_t = 1)]
@@ -70,9 +70,9 @@ enum Command {
 }
 
 /// Failpoint at which a required step is left out.
-fn parse_sabotage(text: &str) -> Result<Point, InvalidPoint> {
+fn parse_sabotage(text: &str) -> Result<Failpoint, InvalidPoint> {
     match plan::point(text)? {
-        point @ (Point::JournalBlockStart | Point::JournalBlockEnd) => Ok(point),
+        point @ (Failpoint::JournalBlockStart | Failpoint::JournalBlockEnd) => Ok(point),
         _ => Err(InvalidPoint::NoSabotage),
     }
 }
@@ -122,7 +122,7 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
             totals.kills,
             args.kills,
             totals.points.len(),
-            Point::ALL.len(),
+            Failpoint::ALL.len(),
             began.elapsed().as_secs(),
             totals.verdict(),
         ));
@@ -153,8 +153,11 @@ mod tests {
     #[test]
     fn only_consequential_failpoints_can_be_sabotaged() {
         let parse = |text: &str| Args::try_parse_from(["bench/kill", "--sabotage", text]);
-        assert_eq!(parse("journal-block-start").unwrap().sabotage, Some(Point::JournalBlockStart));
-        assert_eq!(parse("journal-block-end").unwrap().sabotage, Some(Point::JournalBlockEnd));
+        assert_eq!(
+            parse("journal-block-start").unwrap().sabotage,
+            Some(Failpoint::JournalBlockStart)
+        );
+        assert_eq!(parse("journal-block-end").unwrap().sabotage, Some(Failpoint::JournalBlockEnd));
         for wrong in ["commit", "journal-thaw", "lunch"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use bowline_engine::failpoint::Point;
+use bowline_engine::failpoint::Failpoint;
 
 /// Longest delay of a kill at a random time.
 const MAX_RANDOM_DELAY: Duration = Duration::from_secs(2);
@@ -21,13 +21,13 @@ pub(crate) enum InvalidPoint {
 }
 
 fn point_names() -> String {
-    let names: Vec<&str> = Point::ALL.iter().map(|point| point.as_str()).collect();
+    let names: Vec<&str> = Failpoint::ALL.iter().map(|point| point.as_str()).collect();
     names.join(", ")
 }
 
 /// Failpoint with this name.
-pub(crate) fn point(text: &str) -> Result<Point, InvalidPoint> {
-    let found = Point::ALL.iter().find(|point| point.as_str() == text);
+pub(crate) fn point(text: &str) -> Result<Failpoint, InvalidPoint> {
+    let found = Failpoint::ALL.iter().find(|point| point.as_str() == text);
     found.copied().ok_or(InvalidPoint::Unknown)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn point(text: &str) -> Result<Point, InvalidPoint> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillTarget {
     /// When it passes a failpoint for the n-th time.
-    At(Point, u32),
+    At(Failpoint, u32),
     /// So long after its start.
     After(Duration),
 }
@@ -104,99 +104,100 @@ enum RunStage {
     Deletion,
 }
 
-fn stage_of(point: Point) -> RunStage {
+fn stage_of(point: Failpoint) -> RunStage {
     match point {
         // Restores end soon: a server that is not the first one is too late for these.
-        Point::BackupInProgress
-        | Point::RestoreInProgress
-        | Point::AttemptJournaled
-        | Point::CreateVolume
-        | Point::VolumeCreated
-        | Point::ClaimWatched
-        | Point::VolumesPatched
-        | Point::RestoreOver => RunStage::Start,
-        Point::JournalBlockStart
-        | Point::BlockStartJournaled
-        | Point::PreHook
-        | Point::Frozen
-        | Point::Execute
-        | Point::Executed
-        | Point::CreateSnapshot
-        | Point::SnapshotCreated
-        | Point::CsiSnapshotCreate
-        | Point::CsiSnapshotCreated
-        | Point::CsiSnapshotTaken
-        | Point::CsiSnapshotRecorded
-        | Point::PostHook
-        | Point::Thawed
-        | Point::StoreBlock
-        | Point::BlockStored
-        | Point::JournalBlockEnd
-        | Point::BlockEndJournaled
-        | Point::Create
-        | Point::Created => RunStage::Blocks,
-        Point::JournalThaw | Point::ThawJournaled | Point::Reclaim | Point::SnapshotReclaimed => {
-            RunStage::Thaw
-        }
-        Point::ArchiveUploaded
-        | Point::FilesWritten
-        | Point::BackupCollected
-        | Point::RestoreFilesWritten
-        | Point::RestoreCollected => RunStage::Files,
-        Point::UploadSnapshot | Point::SnapshotUploaded | Point::OperationsWritten => {
+        Failpoint::BackupInProgress
+        | Failpoint::RestoreInProgress
+        | Failpoint::AttemptJournaled
+        | Failpoint::CreateVolume
+        | Failpoint::VolumeCreated
+        | Failpoint::ClaimWatched
+        | Failpoint::VolumesPatched
+        | Failpoint::RestoreOver => RunStage::Start,
+        Failpoint::JournalBlockStart
+        | Failpoint::BlockStartJournaled
+        | Failpoint::PreHook
+        | Failpoint::Frozen
+        | Failpoint::Execute
+        | Failpoint::Executed
+        | Failpoint::CreateSnapshot
+        | Failpoint::SnapshotCreated
+        | Failpoint::CsiSnapshotCreate
+        | Failpoint::CsiSnapshotCreated
+        | Failpoint::CsiSnapshotTaken
+        | Failpoint::CsiSnapshotRecorded
+        | Failpoint::PostHook
+        | Failpoint::Thawed
+        | Failpoint::StoreBlock
+        | Failpoint::BlockStored
+        | Failpoint::JournalBlockEnd
+        | Failpoint::BlockEndJournaled
+        | Failpoint::Create
+        | Failpoint::Created => RunStage::Blocks,
+        Failpoint::JournalThaw
+        | Failpoint::ThawJournaled
+        | Failpoint::Reclaim
+        | Failpoint::SnapshotReclaimed => RunStage::Thaw,
+        Failpoint::ArchiveUploaded
+        | Failpoint::FilesWritten
+        | Failpoint::BackupCollected
+        | Failpoint::RestoreFilesWritten
+        | Failpoint::RestoreCollected => RunStage::Files,
+        Failpoint::UploadSnapshot | Failpoint::SnapshotUploaded | Failpoint::OperationsWritten => {
             RunStage::Operations
         }
-        Point::BackupFinalizing
-        | Point::VolumesSettled
-        | Point::ArchiveReplaced
-        | Point::ResultsWritten
-        | Point::Commit
-        | Point::Committed
-        | Point::CsiContentRetained
-        | Point::CsiSnapshotReleased => RunStage::Commit,
-        Point::BackupOver | Point::JournalRemoved => RunStage::Over,
-        Point::DeleteSnapshot
-        | Point::DeletionContentCreated
-        | Point::SnapshotDeleted
-        | Point::DeleteFiles
-        | Point::FilesDeleted
-        | Point::BackupRemoved => RunStage::Deletion,
+        Failpoint::BackupFinalizing
+        | Failpoint::VolumesSettled
+        | Failpoint::ArchiveReplaced
+        | Failpoint::ResultsWritten
+        | Failpoint::Commit
+        | Failpoint::Committed
+        | Failpoint::CsiContentRetained
+        | Failpoint::CsiSnapshotReleased => RunStage::Commit,
+        Failpoint::BackupOver | Failpoint::JournalRemoved => RunStage::Over,
+        Failpoint::DeleteSnapshot
+        | Failpoint::DeletionContentCreated
+        | Failpoint::SnapshotDeleted
+        | Failpoint::DeleteFiles
+        | Failpoint::FilesDeleted
+        | Failpoint::BackupRemoved => RunStage::Deletion,
     }
 }
 
 /// Number of times that a failpoint is passed in a round, so that there is a choice.
-fn hits_per_round(point: Point) -> u32 {
+fn hits_per_round(point: Failpoint) -> u32 {
     match point {
-        Point::PreHook | Point::Frozen | Point::PostHook | Point::Thawed => 3,
-        Point::Create | Point::Created => 6,
-        Point::CreateSnapshot
-        | Point::SnapshotCreated
-        | Point::UploadSnapshot
-        | Point::SnapshotUploaded
-        | Point::CsiSnapshotCreate
-        | Point::CsiSnapshotCreated
-        | Point::CsiSnapshotTaken
-        | Point::CsiSnapshotRecorded
-        | Point::CsiContentRetained
-        | Point::CsiSnapshotReleased
-        | Point::DeletionContentCreated
-        | Point::DeleteSnapshot
-        | Point::SnapshotDeleted => 4,
-        Point::RestoreOver => 1,
+        Failpoint::PreHook | Failpoint::Frozen | Failpoint::PostHook | Failpoint::Thawed => 3,
+        Failpoint::Create | Failpoint::Created => 6,
+        Failpoint::CreateSnapshot
+        | Failpoint::SnapshotCreated
+        | Failpoint::UploadSnapshot
+        | Failpoint::SnapshotUploaded
+        | Failpoint::CsiSnapshotCreate
+        | Failpoint::CsiSnapshotCreated
+        | Failpoint::CsiSnapshotTaken
+        | Failpoint::CsiSnapshotRecorded
+        | Failpoint::CsiContentRetained
+        | Failpoint::CsiSnapshotReleased
+        | Failpoint::DeletionContentCreated
+        | Failpoint::DeleteSnapshot
+        | Failpoint::SnapshotDeleted => 4,
+        Failpoint::RestoreOver => 1,
         _ if stage_of(point) == RunStage::Blocks => 10,
         _ => 2,
     }
 }
 
 /// True if a failpoint is passed only when a pod freezes.
-fn needs_freeze(point: Point) -> bool {
-    use Point::{Frozen, JournalThaw, PostHook, PreHook, ThawJournaled, Thawed};
+fn needs_freeze(point: Failpoint) -> bool {
+    use Failpoint::{Frozen, JournalThaw, PostHook, PreHook, ThawJournaled, Thawed};
     matches!(point, PreHook | Frozen | PostHook | Thawed | JournalThaw | ThawJournaled)
 }
 
 /// True if a failpoint is passed only with a snapshotter of version 2.
-fn needs_v2(point: Point) -> bool {
-    use Point::{Reclaim, SnapshotReclaimed, SnapshotUploaded, UploadSnapshot};
+fn needs_v2(point: Failpoint) -> bool {
+    use Failpoint::{Reclaim, SnapshotReclaimed, SnapshotUploaded, UploadSnapshot};
     matches!(point, UploadSnapshot | SnapshotUploaded | Reclaim | SnapshotReclaimed)
 }
 
@@ -206,16 +207,16 @@ pub(crate) struct Planner {
     seed: u64,
     random_count: u64,
     rounds: u32,
-    sabotage: Option<Point>,
+    sabotage: Option<Failpoint>,
     can_freeze: bool,
     /// Snapshotter of the round being planned.
     snapshotter: SnapshotterMode,
     /// Failpoints that were hit, or attempted often enough.
-    hit_points: BTreeSet<Point>,
+    hit_points: BTreeSet<Failpoint>,
 }
 
 impl Planner {
-    pub(crate) fn new(seed: u64, sabotage: Option<Point>, can_freeze: bool) -> Self {
+    pub(crate) fn new(seed: u64, sabotage: Option<Failpoint>, can_freeze: bool) -> Self {
         let snapshotter = SnapshotterMode::ServerWrites;
         Self {
             seed,
@@ -229,7 +230,7 @@ impl Planner {
     }
 
     /// Records that a failpoint was hit.
-    pub(crate) fn mark_hit(&mut self, point: Point) {
+    pub(crate) fn mark_hit(&mut self, point: Failpoint) {
         self.hit_points.insert(point);
     }
 
@@ -252,7 +253,7 @@ impl Planner {
         let mut targets = if let Some(sabotage) = self.sabotage {
             self.sabotage_targets(sabotage, number)
         } else if outage.is_some() {
-            vec![KillTarget::At(Point::Frozen, 1)]
+            vec![KillTarget::At(Failpoint::Frozen, 1)]
         } else {
             self.targets_across_run(number)
         };
@@ -286,31 +287,33 @@ impl Planner {
             _ => self.pick_target(&[RunStage::Start]),
         };
         let second = match number % 16 {
-            3 => KillTarget::At(Point::CsiSnapshotCreated, 1 + self.random_below(2)),
-            5 => KillTarget::At(Point::SnapshotCreated, 1 + self.random_below(2)),
+            3 => KillTarget::At(Failpoint::CsiSnapshotCreated, 1 + self.random_below(2)),
+            5 => KillTarget::At(Failpoint::SnapshotCreated, 1 + self.random_below(2)),
             // Each failpoint that follows only a kill at one instant has its own round.
-            7 => KillTarget::At(self.thaw_point_or_executed(Point::JournalThaw), 1),
-            9 => KillTarget::At(self.thaw_point_or_executed(Point::ThawJournaled), 1),
-            11 if self.snapshotter.is_v2() => KillTarget::At(Point::Reclaim, 1),
-            13 if self.snapshotter.is_v2() => KillTarget::At(Point::SnapshotReclaimed, 1),
+            7 => KillTarget::At(self.thaw_point_or_executed(Failpoint::JournalThaw), 1),
+            9 => KillTarget::At(self.thaw_point_or_executed(Failpoint::ThawJournaled), 1),
+            11 if self.snapshotter.is_v2() => KillTarget::At(Failpoint::Reclaim, 1),
+            13 if self.snapshotter.is_v2() => KillTarget::At(Failpoint::SnapshotReclaimed, 1),
             _ => self.pick_target(&[RunStage::Blocks, RunStage::Thaw]),
         };
         let mut targets = vec![first];
         match second {
             // Only a frozen pod is thawed.
-            KillTarget::At(Point::JournalThaw | Point::ThawJournaled, _) => {
-                targets.push(KillTarget::At(Point::Frozen, 1));
+            KillTarget::At(Failpoint::JournalThaw | Failpoint::ThawJournaled, _) => {
+                targets.push(KillTarget::At(Failpoint::Frozen, 1));
             }
             // Only a snapshot that was never reported is requested again.
-            KillTarget::At(Point::Reclaim | Point::SnapshotReclaimed, _) => {
-                targets.push(KillTarget::At(Point::SnapshotCreated, 1));
+            KillTarget::At(Failpoint::Reclaim | Failpoint::SnapshotReclaimed, _) => {
+                targets.push(KillTarget::At(Failpoint::SnapshotCreated, 1));
             }
             _ => {}
         }
         targets.push(second);
-        if let KillTarget::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _) = second {
+        if let KillTarget::At(Failpoint::SnapshotCreated | Failpoint::CsiSnapshotCreated, _) =
+            second
+        {
             // The next server deletes snapshots that it does not know: it can be killed there, too.
-            let points = [Point::DeleteSnapshot, Point::SnapshotDeleted];
+            let points = [Failpoint::DeleteSnapshot, Failpoint::SnapshotDeleted];
             targets.push(KillTarget::At(points[self.random_below(2) as usize], 1));
         }
         let mut late = if number.is_multiple_of(2) {
@@ -327,8 +330,8 @@ impl Planner {
     }
 
     /// Failpoint of the thaw, or one in the blocks where no pod can be frozen.
-    fn thaw_point_or_executed(&self, point: Point) -> Point {
-        if self.can_freeze { point } else { Point::Executed }
+    fn thaw_point_or_executed(&self, point: Failpoint) -> Failpoint {
+        if self.can_freeze { point } else { Failpoint::Executed }
     }
 
     /// Kill while backups are deleted, now and then at a random time.
@@ -338,7 +341,7 @@ impl Planner {
 
     /// True if every failpoint of a stage was hit.
     fn is_stage_covered(&self, wanted: RunStage) -> bool {
-        let mut of_stage = Point::ALL.iter().filter(|&&point| stage_of(point) == wanted);
+        let mut of_stage = Failpoint::ALL.iter().filter(|&&point| stage_of(point) == wanted);
         of_stage.all(|point| self.hit_points.contains(point))
     }
 
@@ -354,18 +357,18 @@ impl Planner {
     }
 
     /// Kills right after the step that was left out.
-    fn sabotage_targets(&mut self, sabotage: Point, number: u32) -> Vec<KillTarget> {
+    fn sabotage_targets(&mut self, sabotage: Failpoint, number: u32) -> Vec<KillTarget> {
         let first = |point| KillTarget::At(point, 1);
         match (sabotage, number % 4) {
-            (Point::JournalBlockEnd, _) => {
-                vec![first(Point::ArchiveUploaded), first(Point::FilesWritten)]
+            (Failpoint::JournalBlockEnd, _) => {
+                vec![first(Failpoint::ArchiveUploaded), first(Failpoint::FilesWritten)]
             }
-            (_, 0) => vec![first(Point::SnapshotCreated)],
-            (_, 1) => vec![first(Point::VolumeCreated)],
-            (_, 2) => vec![first(Point::CsiSnapshotCreated)],
+            (_, 0) => vec![first(Failpoint::SnapshotCreated)],
+            (_, 1) => vec![first(Failpoint::VolumeCreated)],
+            (_, 2) => vec![first(Failpoint::CsiSnapshotCreated)],
             _ => {
-                let frozen = self.can_freeze.then_some(first(Point::Frozen));
-                let executed = KillTarget::At(Point::Executed, 1 + self.random_below(4));
+                let frozen = self.can_freeze.then_some(first(Failpoint::Frozen));
+                let executed = KillTarget::At(Failpoint::Executed, 1 + self.random_below(4));
                 frozen.into_iter().chain([executed]).collect()
             }
         }
@@ -373,14 +376,14 @@ impl Planner {
 
     /// Failpoint of some stages: one that was not hit yet at its first passing, else any at any passing.
     fn pick_target(&mut self, stages: &[RunStage]) -> KillTarget {
-        let of_stages: Vec<Point> = Point::ALL
+        let of_stages: Vec<Failpoint> = Failpoint::ALL
             .iter()
             .copied()
             .filter(|&point| stages.contains(&stage_of(point)))
             .filter(|&point| self.can_freeze || !needs_freeze(point))
             .filter(|&point| self.snapshotter.is_v2() || !needs_v2(point))
             .collect();
-        let fresh: Vec<Point> =
+        let fresh: Vec<Failpoint> =
             of_stages.iter().copied().filter(|point| !self.hit_points.contains(point)).collect();
         let from = if fresh.is_empty() { &of_stages } else { &fresh };
         let point = from[self.random_below(u32::try_from(from.len()).unwrap_or(1)) as usize];
@@ -403,7 +406,7 @@ mod tests {
     use super::*;
 
     /// Failpoints of so many kills.
-    fn planned_points(planner: &mut Planner, kills: usize) -> BTreeSet<Point> {
+    fn planned_points(planner: &mut Planner, kills: usize) -> BTreeSet<Failpoint> {
         let mut points = BTreeSet::new();
         let mut count = 0;
         while count < kills {
@@ -423,7 +426,8 @@ mod tests {
     fn every_failpoint_is_planned_within_cis_kills() {
         for seed in 0..20 {
             let found = planned_points(&mut Planner::new(seed, None, true), 110);
-            let missing: Vec<_> = Point::ALL.iter().filter(|one| !found.contains(one)).collect();
+            let missing: Vec<_> =
+                Failpoint::ALL.iter().filter(|one| !found.contains(one)).collect();
             assert!(missing.is_empty(), "seed {seed}: {missing:?}");
         }
     }
@@ -462,13 +466,16 @@ mod tests {
             assert!(late.is_sorted_by_key(Planner::stage_order), "{targets:?}");
             for pair in targets.windows(2) {
                 match pair[1] {
-                    KillTarget::At(Point::JournalThaw, _) => {
-                        assert_eq!(pair[0], KillTarget::At(Point::Frozen, 1));
+                    KillTarget::At(Failpoint::JournalThaw, _) => {
+                        assert_eq!(pair[0], KillTarget::At(Failpoint::Frozen, 1));
                     }
-                    KillTarget::At(Point::DeleteSnapshot | Point::SnapshotDeleted, _) => {
+                    KillTarget::At(Failpoint::DeleteSnapshot | Failpoint::SnapshotDeleted, _) => {
                         let has_snapshot_kill = matches!(
                             pair[0],
-                            KillTarget::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _)
+                            KillTarget::At(
+                                Failpoint::SnapshotCreated | Failpoint::CsiSnapshotCreated,
+                                _
+                            )
                         );
                         assert!(has_snapshot_kill, "{targets:?}");
                     }
@@ -518,7 +525,7 @@ mod tests {
 
     #[test]
     fn sabotage_shows_within_five_kills_and_nothing_is_deleted() {
-        let mut planner = Planner::new(1, Some(Point::JournalBlockStart), true);
+        let mut planner = Planner::new(1, Some(Failpoint::JournalBlockStart), true);
         let plans = [(); 4].map(|()| planner.plan_round(5));
         assert!(
             plans.iter().all(|plan| plan.deletion.is_none() && !plan.deletes_running_backup),
@@ -530,7 +537,7 @@ mod tests {
 
     #[test]
     fn failpoints_are_found_by_name() {
-        assert_eq!(point("journal-block-start"), Ok(Point::JournalBlockStart));
+        assert_eq!(point("journal-block-start"), Ok(Failpoint::JournalBlockStart));
         assert!(point("lunch").unwrap_err().to_string().contains("journal-block-start"));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use bowline_engine::failpoint::Point;
+use bowline_engine::failpoint::Failpoint;
 use serde_json::{Value, json};
 
 use crate::check::{self, DeletionEvidence, RunEvidence};
@@ -16,7 +16,7 @@ pub(crate) struct Totals {
     pub(crate) kills: u32,
     /// Number of kills at random times.
     pub(crate) random: u32,
-    pub(crate) points: BTreeSet<Point>,
+    pub(crate) points: BTreeSet<Failpoint>,
     pub(crate) rounds: u32,
     pub(crate) runs: u32,
     /// Number of backups that were to be deleted.
@@ -65,7 +65,7 @@ impl Totals {
     }
 
     fn missed_points(&self) -> Vec<&'static str> {
-        let missed = Point::ALL.iter().filter(|point| !self.points.contains(point));
+        let missed = Failpoint::ALL.iter().filter(|point| !self.points.contains(point));
         missed.map(|point| point.as_str()).collect()
     }
 
@@ -92,7 +92,7 @@ impl Totals {
             names if names.is_empty() => String::new(),
             names => format!(", all but {}", names.join(", ")),
         };
-        let points = format!("{} of {}{missed}", self.points.len(), Point::ALL.len());
+        let points = format!("{} of {}{missed}", self.points.len(), Failpoint::ALL.len());
         let rows = [
             ("kills", format!("{}, {} of them at random times", self.kills, self.random)),
             ("points", points),
@@ -122,13 +122,13 @@ mod tests {
     #[test]
     fn totals_are_clean_without_findings() {
         let mut totals = Totals { kills: 3, ..Totals::default() };
-        totals.points.insert(Point::Commit);
+        totals.points.insert(Failpoint::Commit);
         let clean_run = RunEvidence { phase: "Completed".into(), ..RunEvidence::default() };
         totals.add(&clean_run);
         assert!(totals.is_clean());
         let json = totals.json();
         assert_eq!([&json["kills"], &json["points"], &json["runs"]], [3, 1, 1]);
-        assert_eq!(json["points_missed"].as_array().unwrap().len(), Point::ALL.len() - 1);
+        assert_eq!(json["points_missed"].as_array().unwrap().len(), Failpoint::ALL.len() - 1);
 
         totals.add_deletion(&DeletionEvidence::default());
         assert!(totals.is_clean());

@@ -63,7 +63,7 @@ pub(crate) async fn run(
                 async || Ok(!round.statuses().await?.iter().any(RunStatus::is_before_or_at_items));
             match wait_while_running(world, &mut server, SERVER_TIMEOUT, are_through).await? {
                 WaitOutcome::Done => killer.count_random_kill(),
-                how => bail!("runs do not get beyond their items: {how:?}"),
+                outcome => bail!("runs do not get beyond their items: {outcome:?}"),
             }
             server.kill()?;
         } else if let Some(target) = targets.next() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bowline_engine::failpoint::{self, FailpointAction, Point};
+use bowline_engine::failpoint::{self, Failpoint, FailpointAction};
 use bowline_server::{Options, log};
 use bowline_testbed::kubeconfig;
 use nix::sys::signal::{Signal, kill};
@@ -29,13 +29,13 @@ pub(crate) struct Args {
     scratch: PathBuf,
     /// Where to end
     #[arg(long, value_parser = plan::point)]
-    die_at: Option<Point>,
+    die_at: Option<Failpoint>,
     /// At which passing of it
     #[arg(long, default_value_t = 1)]
     passing: u32,
     /// Where to leave out what comes next
     #[arg(long, value_parser = plan::point)]
-    leave_out: Option<Point>,
+    leave_out: Option<Failpoint>,
 }
 
 /// Serves until killed.

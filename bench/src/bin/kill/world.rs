@@ -14,7 +14,7 @@ use bowline_api::location::LocationPhase;
 use bowline_api::{
     Backup, BackupStorageLocation, DeleteBackupRequest, Restore, VolumeSnapshotLocation, label,
 };
-use bowline_engine::failpoint::Point;
+use bowline_engine::failpoint::Failpoint;
 use bowline_testbed::csi::Switches;
 use bowline_testbed::{
     Account, Bed, ControlPlane, Csi, Node, S3, api_proxy, apply, csi, fixture, node, s3,
@@ -71,7 +71,7 @@ pub(crate) struct World {
     pub(crate) calls: PathBuf,
     /// Folder in which pods record freezes and thaws, if such pods can run.
     hook_log_dir: Option<PathBuf>,
-    sabotage: Option<Point>,
+    sabotage: Option<Failpoint>,
     folder: PathBuf,
     _plane: ControlPlane,
     /// Kubeconfig of servers, with the rights of servers installed with the full profile.
@@ -84,7 +84,7 @@ pub(crate) struct World {
 
 impl World {
     /// Starts everything, and takes the backup that is restored later.
-    pub(crate) async fn set_up(sabotage: Option<Point>) -> anyhow::Result<Self> {
+    pub(crate) async fn set_up(sabotage: Option<Failpoint>) -> anyhow::Result<Self> {
         let unavailable = node::unavailable_reason();
         if let Some(reason) = unavailable {
             print_line(format_args!("no pod is frozen: {reason}"));
@@ -105,9 +105,9 @@ impl World {
         let bucket = s3.create_bucket(BUCKET).context("cannot make a bucket")?;
         let address = s3.url().trim_start_matches("http://").parse();
         let gate = ConnectionGate::open_to(address.context("the bucket has no address")?).await?;
-        let folder = bed.subdir("kill").context("cannot make a folder")?;
+        let folder = bed.subdir("kill").context("cannot make a directory")?;
         for name in ["plugins", "scratch", "state"] {
-            std::fs::create_dir_all(folder.join(name)).context("cannot make a folder")?;
+            std::fs::create_dir_all(folder.join(name)).context("cannot make a directory")?;
         }
         let plugin = fixture::rust_plugins().await?;
         std::os::unix::fs::symlink(plugin, folder.join("plugins/fixture"))

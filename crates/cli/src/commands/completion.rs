@@ -6,8 +6,8 @@ use crate::output;
 
 /// Print a shell completion script for commands, flags and names
 ///
-/// Names of backups, restores and other objects are read from the cluster; none are offered if it
-/// does not respond in time.
+/// Names of backups, restores and other objects are read from the cluster; if the cluster does not
+/// respond in time, completion offers no names.
 ///
 ///   bash:        source <(bowline completion bash)
 ///   zsh:         source <(bowline completion zsh)

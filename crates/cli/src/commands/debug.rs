@@ -22,15 +22,15 @@ use crate::args::{InstallationArgs, TrustArgs};
 use crate::describe::{self, DescribableRun};
 use crate::download::Downloads;
 use crate::exit::{Exit, shutdown_signal};
-use crate::installation::{Installation, is_unknown_kind};
+use crate::installation::Installation;
+use crate::pages::ListEnd;
 use crate::server_deployment::SERVER_CONTAINERS;
-use crate::{listing, logs, output, server_status};
+use crate::{listing, logs, output, pages, server_status};
 
 /// Longest wait for each answer of the server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Objects per answer, and the largest number of answers for one kind.
-const PAGE_SIZE: u32 = 500;
+/// Largest number of pages of one kind.
 const MAX_PAGES: usize = 40;
 /// Largest number of pods, and longest part of the log of a container and of a run.
 const MAX_PODS: usize = 20;
@@ -197,38 +197,22 @@ async fn add_list<K>(
 where
     K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
 {
-    let mut params = ListParams::default().limit(PAGE_SIZE);
     let mut found = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let request = async {
-            match api.list(&params).await {
-                Err(error) if is_unknown_kind(&error) => Ok(None),
-                page => page.map(Some),
-            }
-        };
-        match installation.call_api(&format!("list {plural}"), request).await {
-            Ok(Some(page)) => {
-                found.extend(page.items.into_iter().filter(&is_wanted));
-                params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            }
-            Ok(None) => {
-                bundle.record_problem(file, &anyhow!("the cluster does not serve this resource"));
-                return Ok(Vec::new());
-            }
-            Err(error) => {
-                bundle.record_problem(file, &error);
-                break;
-            }
-        }
-        if params.continue_token.is_none() {
-            break;
-        }
-    }
-    if params.continue_token.is_some() {
-        bundle.record_problem(
+    let doing = format!("list {plural}");
+    let request = async |params: &ListParams| api.list(params).await;
+    let visit = |object| found.extend(is_wanted(&object).then_some(object));
+    let params = ListParams::default();
+    match pages::visit_pages(installation, &doing, params, MAX_PAGES, request, visit).await {
+        Ok(ListEnd::Complete) => {}
+        Ok(ListEnd::Truncated) => bundle.record_problem(
             file,
             &anyhow!("truncated: there are more objects than these {}", found.len()),
-        );
+        ),
+        Ok(ListEnd::UnknownKind(_)) => {
+            bundle.record_problem(file, &anyhow!("the cluster does not serve this resource"));
+            return Ok(Vec::new());
+        }
+        Err(error) => bundle.record_problem(file, &error),
     }
     let items: Vec<Value> = found.iter().map(|object| json!(object)).collect();
     bundle.add_object(file, json!({"items": items}))?;

@@ -133,7 +133,7 @@ async fn run_demo(args: &Args) -> anyhow::Result<(RunningDemo, DemoOutcome)> {
     let cluster = start_cluster(args, &bed, &sample).await?;
     let client = &cluster.client;
 
-    let step = Step::start("installing the resource definitions");
+    let step = Step::start("installing the CRDs");
     install::apply(client, &bowline_api::crds::all(), false).await?;
     step.done();
 

@@ -51,10 +51,11 @@ const MAX_SECRET_BYTES: u64 = 1 << 20;
 /// is newer than this program's, Velero's or Bowline's, is never replaced by an older one: it is
 /// kept and reported. Before anything is changed, the API server validates all objects.
 ///
-/// The server is never bound to `cluster-admin`, but both profiles can be used to become one. With
-/// `--profile=backup-only`, it writes only in its own namespace, apart from volume snapshots and
-/// hooks in pods, but it reads all Secrets and can execute commands in every pod. Restores need
-/// `--profile=full`, because they create objects of every kind, including roles and bindings.
+/// The server is never bound to `cluster-admin`, but anyone who controls the server can become a
+/// cluster administrator with either profile. With `--profile=backup-only`, it writes only in its
+/// own namespace, apart from volume snapshots and hooks in pods, but it reads all Secrets and can
+/// execute commands in every pod. Restores need `--profile=full`, because they create objects of
+/// every kind, including roles and bindings.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
@@ -433,8 +434,7 @@ fn next_steps(wish: &InstallPlan) -> Vec<String> {
     }
     if wish.backups.is_none() {
         lines.push(
-            "no backup location is configured; add one with `bowline backup-location \
-                    create`"
+            "no backup location is configured; add one with `bowline backup-location create`"
                 .to_owned(),
         );
     }

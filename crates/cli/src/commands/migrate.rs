@@ -112,9 +112,9 @@ fn text(findings: &[Finding], has_blockers: bool, steps: &[String]) -> String {
             continue;
         }
         let _ = writeln!(text, "{title}");
-        for Finding { what, why, .. } in of_verdict {
-            let dash = if why.is_empty() { "" } else { ": " };
-            let _ = writeln!(text, "  {what}{dash}{why}");
+        for Finding { what, reason, .. } in of_verdict {
+            let dash = if reason.is_empty() { "" } else { ": " };
+            let _ = writeln!(text, "  {what}{dash}{reason}");
         }
         text.push('\n');
     }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn report_without_steps_has_only_the_findings() {
         let (verdict, what) = (MigrationVerdict::Carries, "1 backup".to_owned());
-        let findings = [Finding { verdict, what, why: String::new() }];
+        let findings = [Finding { verdict, what, reason: String::new() }];
         assert_eq!(text(&findings, false, &[]), "Carries over:\n  1 backup\n\n");
         let steps = ["stop Velero".to_owned()];
         assert!(text(&findings, false, &steps).ends_with("To switch:\n  1. stop Velero\n"));

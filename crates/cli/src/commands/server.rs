@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_engine::restore::unpack::UnpackLimits;
+use bowline_engine::unpack::UnpackLimits;
 use bowline_plugin_host::InheritedEnvironment;
 use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
@@ -55,7 +55,7 @@ struct IgnoredServerFlags;
 impl IgnoredFlagSet for IgnoredServerFlags {
     fn flags() -> Vec<Flag> {
         const NO_LIMIT: FlagEffect = FlagEffect::NoEffect(
-            "the server limits its own concurrency, and the API server throttles it",
+            "the server limits its concurrency, and the API server applies Priority and Fairness",
         );
         const ALL_CONTROLLERS: FlagEffect = FlagEffect::ByValue(|value| match value {
             "" => FlagEffect::Implied,
@@ -119,8 +119,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = flags::non_empty_string())]
     plugin_env: Vec<String>,
 
-    /// Maximum message size to or from a plugin. One plugin can make the server use up to 32 times
-    /// as much memory
+    /// Maximum size of a message to or from a plugin; one plugin may use up to 32 times as much memory
     #[arg(long, value_name = "QUANTITY", default_value = "8Mi", value_parser = mebibytes)]
     plugin_message_limit: usize,
 
@@ -132,8 +131,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     freeze_timeout: Duration,
 
-    /// Directory under which storage locations of the provider `filesystem` may be [default: none
-    /// allowed]
+    /// Parent directory of `filesystem` storage locations [default: none; `filesystem` locations are rejected]
     #[arg(long, value_name = "DIR")]
     filesystem_root: Option<PathBuf>,
 
@@ -141,7 +139,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     download_address: SocketAddr,
 
-    /// URL under which clients reach --download-address, if it differs
+    /// URL at which clients reach --download-address
     #[arg(long, value_name = "URL")]
     download_url: Option<String>,
 
@@ -213,8 +211,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
     item_operation_sync_frequency: Duration,
 
-    /// Identity of this server in the Lease; a server restarted with the same identity continues
-    /// immediately [default: the host name or pod name]
+    /// Identity of this server in the Lease; a server that restarts with the same identity takes
+    /// its Lease back immediately [default: the host name or pod name]
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
 
@@ -264,8 +262,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value = "100")]
     garbage_collection_limit: usize,
 
-    /// Skip the times that have passed when a schedule is first processed, or resumed with `schedule
-    /// unpause`, unless set in the schedule
+    /// Skip the backup that is due when a schedule is first processed, or after `schedule unpause`,
+    /// unless set in the schedule
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     schedule_skip_immediately: bool,
@@ -469,7 +467,7 @@ fn by_provider(text: &str) -> Result<LocationsByProvider, InvalidValue> {
 
 #[cfg(test)]
 mod tests {
-    use bowline_engine::restore::unpack::ExceededLimit;
+    use bowline_engine::unpack::ExceededLimit;
     use clap::Parser;
 
     use super::*;

@@ -40,13 +40,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Removes the Deployment, roles and service account created by `bowline install`. Backups,
 /// schedules, locations and credentials are kept, so that Bowline or Velero can be installed again.
 /// Backups in buckets are never touched. Exits with 2 if nothing is installed.
+///
+/// With `--purge`, the command works as Velero's `uninstall`. The recovery file contains no
+/// Schedules. The next installation can sync the backups from their buckets. A running server
+/// deletes the logs of restores; without a server they stay. `--purge` is refused while Velero runs
+/// in the namespace.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also remove the namespace with everything in it, including Schedules, locations and
-    /// credentials, and the custom resource definitions unless other namespaces need them, as
-    /// Velero's `uninstall` does. Run `bowline recovery export` first; the file contains no
-    /// Schedules. Backups stay in their buckets and can be synced from there; logs of restores are
-    /// deleted if a server runs. Refused while Velero runs in the namespace
+    /// Also remove the namespace with everything in it, and the custom resource definitions unless
+    /// other namespaces need them. Schedules, locations and credentials are lost: run `bowline
+    /// recovery export` first. Backups stay in their buckets
     #[arg(long)]
     purge: bool,
 
@@ -96,7 +99,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
     }
     let question = if args.purge {
-        format!("The server, namespace `{namespace}` and all records of backups will be removed.")
+        format!(
+            "The server, namespace `{namespace}` and all Backup resources, schedules, locations \
+             and credentials will be removed."
+        )
     } else {
         format!("The server in namespace `{namespace}` will be removed.")
     };
@@ -143,7 +149,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 fn active_server_error(holder: &str, namespace: &str) -> String {
     format!(
         "server `{holder}`, which was not created by `bowline install`, is still active in \
-         namespace `{namespace}`; stop it before you purge its records, or add --force"
+         namespace `{namespace}`; stop it before you purge, or add --force"
     )
 }
 
@@ -275,7 +281,7 @@ async fn refuse_with_active_runs(installation: &Installation) -> anyhow::Result<
     let active = active_runs::find(installation).await?;
     if !active.is_empty() {
         bail!(
-            "{} would be left open; wait for them, cancel them, or add --force",
+            "in progress: {}; wait for them, cancel them, or add --force",
             active_runs::first_names(&active)
         );
     }
@@ -317,8 +323,8 @@ where
     while api.get_metadata_opt(name).await.with_context(cannot)?.is_some() {
         if Instant::now() >= deadline {
             bail!(
-                "{kind} {name} still exists {} s after its deletion; see `kubectl get {kind} \
-                 {name} -o yaml` for what holds it",
+                "{kind} {name} still exists {} s after its deletion; `kubectl get {kind} {name} -o \
+                 yaml` shows its finalizers",
                 DELETE_TIMEOUT.as_secs()
             );
         }

@@ -42,7 +42,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         server_status::request_status(&installation, args.timeout).await
     };
     let server = status.await.map_err(|error| {
-        error.context("the server version is unknown (--client-only does not ask for it)")
+        error.context("the server version is unknown (hint: --client-only skips the server)")
     })?;
     let version = server.status.unwrap_or_default().server_version;
     output::print_data(format_args!(

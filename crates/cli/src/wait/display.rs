@@ -70,7 +70,7 @@ impl Display {
                 )),
                 ProgressMessage::WaitsForRun(other) => self.print_line(&format!(
                     "hint: the {noun} is still New after {} s: {noun} `{other}` is in progress and \
-                     runs first; if that makes no progress either, no server runs in namespace \
+                     runs first; if it makes no progress, check that a server runs in namespace \
                      `{}`",
                     NO_SERVER_HINT_DELAY.as_secs(),
                     installation.namespace(),

@@ -147,5 +147,8 @@ fn outcome_is_reported_with_counts_and_reasons() {
     if let Some(status) = &mut refused.status {
         status.validation_errors = vec!["no location".to_owned()];
     }
-    assert_eq!(outcome_lines(&refused), ["backup `b` FailedValidation", "refused: no location"]);
+    assert_eq!(
+        outcome_lines(&refused),
+        ["backup `b` FailedValidation", "validation error: no location"]
+    );
 }

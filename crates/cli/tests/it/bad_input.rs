@@ -48,7 +48,7 @@ fn a_port_that_is_no_number() {
 fn a_folder_that_is_not_there() {
     let world = World::new();
     let ended = world.run(&["demo", "--dir", "/proc/none"]);
-    assert_refused(&world, &ended, &["/proc/none", "choose a folder that you can write to"]);
+    assert_refused(&world, &ended, &["/proc/none", "choose a directory that you can write to"]);
 }
 
 #[test]

@@ -37,8 +37,8 @@ fn orders(output: &str) -> (u64, u64, u64) {
             output.split_once(text).unwrap_or_else(|| panic!("no {text:?} in {output}"));
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
     };
-    let held = number_after(" orders; it had ");
-    (held, number_after("Now there are "), number_after("The order log has "))
+    let paused = number_after(" orders; it had ");
+    (paused, number_after("Now there are "), number_after("The order log has "))
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
     let world = World::new();
     let (ended, outcome) = run_demo(&world, &[]);
     assert_eq!(outcome["server_kills"], 0);
-    let (held, later, restored) = orders(&ended.stdout);
-    assert!(0 < held && held < later, "it goes on while it is uploaded: {held} {later}");
-    assert_eq!(restored, held);
+    let (paused, later, restored) = orders(&ended.stdout);
+    assert!(0 < paused && paused < later, "it goes on while it is uploaded: {paused} {later}");
+    assert_eq!(restored, paused);
     for words in [
         "with 4 pods running",
         "Discount",
@@ -100,8 +100,8 @@ fn files_are_equal_after_the_server_was_killed_during_the_upload() {
     let line = line.unwrap_or_else(|| panic!("no {killed:?} in {}", ended.stderr));
     let percent = line.split_once('(').and_then(|(_, rest)| rest.split_once(" %)")).unwrap().0;
     assert!((0..100).contains(&percent.parse::<u32>().unwrap()), "{line}");
-    let (held, _, restored) = orders(&ended.stdout);
-    assert_eq!(restored, held);
+    let (paused, _, restored) = orders(&ended.stdout);
+    assert_eq!(restored, paused);
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }
 

@@ -219,7 +219,7 @@ fn each_object_gets_a_verdict_without_any_change() {
     assert!(verdict == "refuse" && reason.contains("spec.ports[0].port"), "{reason}");
     let (verdict, reason) = at("deployments.apps", "web");
     assert!(verdict == "skip" && reason.contains("spec.template"), "{reason}");
-    let reason = "the kind is not served before its definition is restored";
+    let reason = "the kind is not served before its CustomResourceDefinition is restored";
     assert_eq!(at(&format!("widgets.{group}"), "w"), ("notValidated", reason));
     let (verdict, reason) = at("widgets.unknown.example.io", "w");
     assert!(verdict == "refuse" && reason.contains("does not serve widgets.unknown"), "{reason}");
@@ -362,13 +362,17 @@ fn dry_run_reports_archive_damage_and_missing_files() {
     env.set_status::<Backup>("b", &json!({"phase": "InProgress"}));
     let ended = env.run(&line);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    assert!(ended.stderr.contains("refused: The backup b is still InProgress"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("validation error: The backup b is still InProgress"),
+        "{}",
+        ended.stderr
+    );
     env.set_status::<Backup>("b", &json!({"phase": "Completed"}));
     let location = env.api::<BackupStorageLocation>();
     cluster().runtime.block_on(location.delete("main", &DeleteParams::default())).unwrap();
     let ended = env.run(&line);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    assert!(ended.stderr.contains("refused: Error retrieving backup"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("validation error: Error retrieving backup"), "{}", ended.stderr);
     assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 

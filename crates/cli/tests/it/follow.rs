@@ -44,10 +44,7 @@ fn followed_log_is_printed_as_it_grows() {
     restore::put_backup(&env, "b", &json!({"phase": "InProgress"}), &json!({}));
     env.run_refused(&["backup", "logs", "b"], &["has no log yet", "--follow waits"]);
     let mut child = env.bowline(&["backup", "logs", "-f", "b"]).spawn().unwrap();
-    read_until(
-        &mut child,
-        "available in the storage location once all items are backed up; waiting",
-    );
+    read_until(&mut child, "which is available once all items are backed up");
     let server = FakeServer::start(&env, [("BackupLog", packed("one\n"))]);
     set_phase(&env, "Finalizing");
     let mut log = BufReader::new(child.stdout.take().unwrap()).lines();

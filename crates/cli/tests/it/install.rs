@@ -341,8 +341,8 @@ fn existing_velero_objects_are_kept_and_used() {
     };
 
     let stderr = installed.install("full");
-    let message = "Namespace velero: kept unchanged, so its pods are not restricted to the Pod Security \
-                level `restricted`";
+    let message = "Namespace velero: kept unchanged, so its pods are not restricted to the Pod \
+                   Security level `restricted`";
     assert!(stderr.lines().any(|line| line == message), "{stderr}");
     let labels = runtime.block_on(namespaces.get("velero")).unwrap().metadata.labels.unwrap();
     assert_eq!(labels[enforce], "privileged");
@@ -484,7 +484,7 @@ fn installation_is_refused_whole_or_reports_partial_progress() {
     let (code, stderr, _) = installed.run(&line);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("no Deployments today"), "{stderr}");
-    let message = "with the custom resource definitions, Namespace velero, ServiceAccount bowline,";
+    let message = "already applied: the custom resource definitions, Namespace velero, ServiceAccount bowline,";
     assert!(stderr.contains(message) && stderr.contains("run the same command again"), "{stderr}");
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     runtime.block_on(bound.delete("none-today", &delete)).unwrap();

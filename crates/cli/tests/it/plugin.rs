@@ -289,7 +289,7 @@ fn a_plugin_that_hangs_has_broken_the_rule_that_it_hung_in() {
     );
     // Each of the seven actions that are called, and that three of them may have started operations.
     assert!(ended.stdout.ends_with(" 10 broken, 35 skipped\n"), "{}", ended.stdout);
-    let leftover_line = "\n           left: maybe operations of 1 call for bowline-check-";
+    let leftover_line = "\n           left: possibly operations of 1 call for bowline-check-";
     assert_eq!(ended.stdout.matches(leftover_line).count(), 3, "{}", ended.stdout);
 }
 
@@ -301,7 +301,7 @@ fn delete_actions_are_called_only_when_selected() {
     let arguments = ["plugin", "check", &path, "--item", &pod, "--kind"];
     let run = |kind| scratch.run(&World::new(), &[&arguments[..], &[kind]].concat());
     let ended = scratch.run(&World::new(), &[&arguments[..5], &[&scratch.root()]].concat());
-    let hint = "if it shall, say --kind DeleteItemAction";
+    let hint = "to call it, add --kind DeleteItemAction";
     let rules = section(&ended.stdout, "DeleteItemAction v1 fixture.bowline.io/dia");
     assert!(rules[1].starts_with("  skipped") && rules[1].ends_with(hint), "{}", ended.stdout);
     run("BackupItemAction");
@@ -319,7 +319,8 @@ fn plugin_exit_status_is_reported() {
     let ended = scratch.run(&World::new(), &arguments);
     assert_eq!(ended.code, Some(1));
     let rules = section(&ended.stdout, "ItemBlockAction v1 fixture.bowline.io/iba");
-    let expected = "  FAILED   answers for the item: it ended in GetRelatedItems (exit status: 3)";
+    let expected =
+        "  FAILED   answers for the item: the plugin ended in GetRelatedItems (exit status: 3)";
     assert_eq!(rules[1], expected);
 }
 
@@ -379,7 +380,7 @@ fn missing_kind_is_refused_in_one_line() {
     let path = locate(Program::SnapshotterV2);
     let arguments = ["plugin", "check", &path, "--kind=VolumeSnapshotter", "--kind=ObjectStore"];
     let ended = Scratch::new().run(&World::new(), &arguments);
-    assert_refused(&ended, &[&path, "it has no ObjectStore"]);
+    assert_refused(&ended, &[&path, "the binary has no ObjectStore"]);
 }
 
 #[test]

@@ -189,8 +189,8 @@ fn assert_nothing_is_replaced_without_force(
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("Secret bucket-keys in namespace"), "{}", refused.stderr);
     assert_eq!(changed(), b"of the new cluster");
-    let kept = import(&["--keep-existing", "--confirm"]);
-    assert_eq!((kept.code, changed()), (Some(0), b"of the new cluster".to_vec()));
+    let imported = import(&["--keep-existing", "--confirm"]);
+    assert_eq!((imported.code, changed()), (Some(0), b"of the new cluster".to_vec()));
     let replaced = import(&["--force", "--confirm"]);
     assert_eq!((replaced.code, changed()), (Some(0), keys.to_vec()), "{}", replaced.stderr);
 }

@@ -81,7 +81,7 @@ fn location_is_created_changed_and_deleted() {
     env.run_refused(&["snapshot-location", "delete", "x", "--confirm"], &["location `x`"]);
     let ended = env.run(&["snapshot-location", "delete", "-l", "of=test", "--confirm"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let warning = "warning: 1 backup has, or may have, snapshots taken with `one`";
+    let warning = "warning: 1 backup may have snapshots of location `one`";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
     assert_eq!(env.names::<VolumeSnapshotLocation>(), ["two"]);
     env.set_status::<Backup>("b", &json!({"volumeSnapshotsAttempted": 0}));

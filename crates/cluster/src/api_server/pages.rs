@@ -126,7 +126,8 @@ impl Pages {
     async fn recover(&mut self, failed: FailedAttempt) -> Result<()> {
         let resource = &self.source.resource.id;
         if let Error::Expired { next: Some(token) } = &failed.error {
-            tracing::info!(%resource, "the list took so long that it continues with a later state");
+            tracing::info!(%resource, "the continue token has expired; continuing the list with \
+                                       newer objects");
             self.next = Some(token.clone());
             self.max_read = 0;
         } else {

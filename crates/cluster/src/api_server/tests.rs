@@ -1,7 +1,6 @@
 //! Tests with an API server that is unreachable, busy, or cut off in the middle of an answer.
 
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
+use std::future::ready;
 
 use futures::TryStreamExt as _;
 use parking_lot::Mutex;
@@ -35,7 +34,9 @@ impl ScriptedServer {
     }
 
     fn server(&self) -> ApiServer {
-        ApiServer::new(kube::Client::new(self.clone(), "default"), 500)
+        let script = self.clone();
+        let service = tower::service_fn(move |_: Request<Body>| ready(script.next_answer()));
+        ApiServer::new(kube::Client::new(service, "default"), 500)
     }
 
     /// Seconds between the first and the last request, and the number of requests.
@@ -44,21 +45,11 @@ impl ScriptedServer {
         let lasted = requests.last().unwrap().duration_since(requests[0]);
         (lasted.as_secs(), requests.len())
     }
-}
 
-impl tower_service::Service<Request<Body>> for ScriptedServer {
-    type Response = Response<Body>;
-    type Error = std::io::Error;
-    type Future = Ready<Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<Body>) -> Self::Future {
+    fn next_answer(&self) -> std::io::Result<Response<Body>> {
         let mut requests = self.requests.lock();
         requests.push(Instant::now());
-        ready(match (self.answer)(requests.len() - 1) {
+        match (self.answer)(requests.len() - 1) {
             ScriptedAnswer::Refused => Err(std::io::ErrorKind::ConnectionRefused.into()),
             ScriptedAnswer::Responds(status, retry_after, body) => {
                 let mut response = Response::builder().status(status);
@@ -67,7 +58,7 @@ impl tower_service::Service<Request<Body>> for ScriptedServer {
                 }
                 Ok(response.body(Body::from(body.into_bytes())).unwrap())
             }
-        })
+        }
     }
 }
 

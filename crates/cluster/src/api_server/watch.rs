@@ -114,7 +114,7 @@ impl WatchStream {
             "ERROR" => {
                 let status: Status = serde_json::from_str(object.get()).unwrap_or_default();
                 let message = &status.message;
-                tracing::debug!(resource = %self.source.resource.id, "a watch ends: {message}");
+                tracing::debug!(resource = %self.source.resource.id, "the watch ended: {message}");
                 self.open = None;
                 return Ok(None);
             }

@@ -1,51 +1,63 @@
-//! The archive: a compressed tar of JSON files, written by a thread of its own.
+//! The archive: a tar of JSON files, as a sequence of gzip members.
 //!
-//! Items arrive from many tasks through a channel and leave as a stream that is uploaded while it is written. The
-//! amount in flight is bounded: a task that appends waits when the upload is slower.
+//! A member holds about a megabyte of whole items, and can be decompressed alone. All members one after the other are
+//! one `.tar.gz`. Each list fills a [member of its own](Archive::for_list), so that neighbours resemble each other,
+//! which compresses better. What ends before its member is full goes to a common one: hundreds of lists with a single
+//! object do not make hundreds of members. Full members are compressed on several cores, and uploaded while others
+//! are filled; the [index](crate::archive_index) of the members is written at the end.
 //!
-//! Velero writes an item twice when it is in the version that the API server prefers: once without a version in its
-//! path, for readers that know one version only.
+//! The memory is bounded: by the number of lists at a time, by the compressors, and by a task that appends and waits
+//! when the upload is slower.
 
+mod member;
+mod stream;
+
+use std::borrow::Cow;
 use std::io;
-use std::thread::JoinHandle;
+use std::path::Path;
+use std::sync::Arc;
 
 use bowline_plugin::{ByteStream, Item};
-use bowline_store::pipe;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::archive_index::{IndexBuilder, IndexFile};
+use crate::compression::CompressionMode;
 use crate::item::Object;
 use crate::resource::Resource;
+pub(super) use member::{MEMBER_BYTES, MemberBuffer};
+pub(super) use stream::{ArchiveState, CompressedMember, Message};
 
 /// Version of the archive format, in `metadata/version` and in the status of backups.
 pub const FORMAT_VERSION: &str = "1.1.0";
 
-/// Number of items that wait for the thread.
-const QUEUE_CAPACITY: usize = 64;
-/// The mode of all files.
-const FILE_MODE: u32 = 0o755;
-/// Compression level. Every item is stored twice, so compression takes more time than everything else together; the
-/// default level takes a third longer for a tenth less.
-const COMPRESSION_LEVEL: Compression = Compression::new(4);
-/// Size of a tar header, and the unit of contents.
-const BLOCK_SIZE: usize = 512;
-/// Length of the name in a header. Longer paths are divided, or have a header of their own.
-const MAX_PLAIN_NAME: usize = 100;
+/// Number of full members that wait for a compressor.
+const QUEUE_CAPACITY: usize = 1;
+/// A list that ends with a smaller member adds it to the common one.
+const MIN_LAST_MEMBER_BYTES: usize = MEMBER_BYTES / 2;
+/// The folder of all items.
+pub(super) const ITEMS_FOLDER: &str = "resources/";
 /// Suffix of the preferred version's folder.
 const PREFERRED_VERSION_SUFFIX: &str = "-preferredversion";
 
-/// Sender of items to the archive's thread.
+/// An archive that is being written. Clones fill the same member.
 #[derive(Clone, Debug)]
 pub(super) struct Archive {
-    entries: mpsc::Sender<Message>,
+    members: mpsc::Sender<Message>,
+    /// The member of a list.
+    own: Option<Arc<ListBuffer>>,
+    /// The member of everything else.
+    common: Arc<Mutex<MemberBuffer>>,
+    /// The modification time of all files.
+    seconds: u64,
 }
 
+/// The member that a list fills.
 #[derive(Debug)]
-enum Message {
-    Entry(Entry),
-    Abort,
+struct ListBuffer {
+    buffer: Mutex<MemberBuffer>,
+    common: Arc<Mutex<MemberBuffer>>,
 }
 
 #[derive(Debug)]
@@ -61,19 +73,21 @@ pub(super) struct Entry {
 #[error("the archive can no longer be written")]
 pub(super) struct ArchiveClosed;
 
-/// The thread that writes the archive.
-#[derive(Debug)]
+/// What an archive becomes when it is complete.
 pub(super) struct ArchiveWriter {
-    thread: JoinHandle<io::Result<Sealed>>,
+    state: Arc<Mutex<ArchiveState>>,
+    compression: CompressionMode,
 }
 
 /// An archive that was written completely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sealed {
+#[derive(Clone, Debug)]
+pub struct SealedArchive {
     /// Number of items.
     pub items: usize,
     /// Compressed size.
     pub bytes: u64,
+    /// The index, unless the archive is too large for one.
+    pub(crate) index: Option<IndexFile>,
 }
 
 impl Entry {
@@ -91,156 +105,172 @@ pub(super) fn paths(resource: &Resource, namespace: &str, name: &str) -> [String
         "" => format!("cluster/{name}.json"),
         namespace => format!("namespaces/{namespace}/{name}.json"),
     };
-    let folder = format!("resources/{}", resource.id);
+    let folder = format!("{ITEMS_FOLDER}{}", resource.id);
     [
         format!("{folder}/{rest}"),
         format!("{folder}/{}{PREFERRED_VERSION_SUFFIX}/{rest}", resource.version),
     ]
 }
 
-/// Starts an archive. It ends when all clones of the [`Archive`] are dropped.
-pub(super) fn start(now: Timestamp) -> io::Result<(Archive, ByteStream, ArchiveWriter)> {
-    let (entries, receiver) = mpsc::channel(QUEUE_CAPACITY);
-    let (writer, stream) = pipe::pipe();
-    let thread = std::thread::Builder::new()
-        .name("archive".to_owned())
-        .spawn(move || write(receiver, writer, now))?;
-    Ok((Archive { entries }, stream, ArchiveWriter { thread }))
+/// The path of an item without the folder of its version.
+pub(super) fn path_without_version(path: &str) -> Cow<'_, str> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts[..] {
+        ["resources", resource, _, "cluster", name] => {
+            format!("{ITEMS_FOLDER}{resource}/cluster/{name}").into()
+        }
+        ["resources", resource, _, "namespaces", namespace, name] => {
+            format!("{ITEMS_FOLDER}{resource}/namespaces/{namespace}/{name}").into()
+        }
+        _ => path.into(),
+    }
+}
+
+/// Starts an archive, which is complete after [`Archive::finish`].
+pub(super) fn start(
+    now: Timestamp,
+    scratch: &Path,
+    compression: CompressionMode,
+) -> io::Result<(Archive, ByteStream, ArchiveWriter)> {
+    let (members, stream, writer) = start_members(scratch, compression)?;
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+    // In a member of its own, so that it comes first.
+    let mut version = MemberBuffer::default();
+    version.append_file("metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
+    // There is room for the first message.
+    let _ = members.try_send(Message::Member(version));
+    let common = Arc::default();
+    Ok((Archive { members, own: None, common, seconds }, stream, writer))
+}
+
+/// Starts an archive of members that the caller fills.
+pub(super) fn start_members(
+    scratch: &Path,
+    compression: CompressionMode,
+) -> io::Result<(mpsc::Sender<Message>, ByteStream, ArchiveWriter)> {
+    let (members, receiver) = mpsc::channel(QUEUE_CAPACITY);
+    let state = ArchiveState { index: IndexBuilder::create(scratch)?, is_complete: false };
+    let state = Arc::new(Mutex::new(state));
+    let stream = stream::of_members(receiver, compression, Arc::clone(&state));
+    Ok((members, stream, ArchiveWriter { state, compression }))
 }
 
 impl Archive {
+    /// The same archive, for a list, which fills a member of its own until [`Self::end_list`].
+    pub(super) fn for_list(&self) -> Self {
+        let common = Arc::clone(&self.common);
+        let own = ListBuffer { buffer: Mutex::default(), common };
+        Self { own: Some(Arc::new(own)), ..self.clone() }
+    }
+
     pub(super) async fn append(&self, entry: Entry) -> Result<(), ArchiveClosed> {
-        self.entries.send(Message::Entry(entry)).await.map_err(|_| ArchiveClosed)
+        let buffer = self.own.as_ref().map_or(&*self.common, |own| &own.buffer);
+        let full = fill(&mut buffer.lock(), &entry, self.seconds);
+        // The entry keeps its share of the in-flight budget while this waits.
+        match full {
+            Ok(None) => Ok(()),
+            Ok(Some(full)) => self.send(Message::Member(full)).await,
+            // A path that no archive can hold, which no object has.
+            Err(error) => {
+                tracing::error!("an item cannot be written to the archive: {error}");
+                self.abort().await;
+                Err(ArchiveClosed)
+            }
+        }
+    }
+
+    /// Sends what the list has put into its member. If that is little, it goes to the common member.
+    pub(super) async fn end_list(self) -> Result<(), ArchiveClosed> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let rest = std::mem::take(&mut *own.buffer.lock());
+        if rest.len() >= MIN_LAST_MEMBER_BYTES {
+            return self.send(Message::Member(rest)).await;
+        }
+        let full = add_to_common(&mut self.common.lock(), rest);
+        match full {
+            Some(full) => self.send(Message::Member(full)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Completes the archive. All lists must have ended.
+    pub(super) async fn finish(self) -> Result<(), ArchiveClosed> {
+        let mut last = std::mem::take(&mut *self.common.lock());
+        last.append_end();
+        self.send(Message::End(last)).await
     }
 
     /// Ends the archive with an error, so that nothing of it is kept.
     pub(super) async fn abort(&self) {
         // A closed channel means that the archive has already been aborted.
-        let _ = self.entries.send(Message::Abort).await;
+        let _ = self.members.send(Message::Abort).await;
+    }
+
+    async fn send(&self, message: Message) -> Result<(), ArchiveClosed> {
+        self.members.send(message).await.map_err(|_| ArchiveClosed)
+    }
+}
+
+/// Adds an item to a member. Returns a full member: the one before, or one with nothing but this item.
+fn fill(
+    buffer: &mut MemberBuffer,
+    entry: &Entry,
+    seconds: u64,
+) -> io::Result<Option<MemberBuffer>> {
+    let content = entry.item.json();
+    let size = MemberBuffer::size_of_item(content);
+    if size > MEMBER_BYTES {
+        let mut own = MemberBuffer::with_capacity(size);
+        own.append_item(&entry.paths, content, seconds)?;
+        return Ok(Some(own));
+    }
+    let is_full = buffer.len() + size > MEMBER_BYTES;
+    let next = || MemberBuffer::with_capacity(MEMBER_BYTES);
+    let full = is_full.then(|| std::mem::replace(buffer, next()));
+    buffer.append_item(&entry.paths, content, seconds)?;
+    Ok(full)
+}
+
+/// Adds the rest of a list to the common member. Returns the common member if it would become too large.
+fn add_to_common(common: &mut MemberBuffer, rest: MemberBuffer) -> Option<MemberBuffer> {
+    let is_full = common.len() + rest.len() > MEMBER_BYTES;
+    let full = is_full.then(|| std::mem::take(common));
+    common.append_all(rest);
+    full.filter(|full| !full.is_empty())
+}
+
+impl Drop for ListBuffer {
+    /// A list whose task is aborted by a bug does not lose the items that it has stored.
+    fn drop(&mut self) {
+        let rest = std::mem::take(self.buffer.get_mut());
+        if !rest.is_empty() {
+            self.common.lock().append_all(rest);
+        }
     }
 }
 
 impl ArchiveWriter {
-    /// Waits for the end of the archive.
-    pub(super) async fn finish(self) -> io::Result<Sealed> {
-        let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
-        match joined {
-            Ok(Ok(sealed)) => sealed,
-            _ => Err(io::Error::other("the thread that writes the archive has died")),
-        }
-    }
-}
-
-fn write(
-    mut entries: mpsc::Receiver<Message>,
-    writer: pipe::Writer,
-    now: Timestamp,
-) -> io::Result<Sealed> {
-    let mut tar = builder(CountingWriter { writer, bytes: 0 });
-    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
-    append(&mut tar, "metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
-    let mut items = 0;
-    while let Some(message) = entries.blocking_recv() {
-        let Message::Entry(entry) = message else {
-            return Err(io::Error::other("the archive was aborted"));
+    /// The complete archive, once its stream has ended. More entries may be added to its index before.
+    pub(super) async fn finish(
+        self,
+        add_entries: impl FnOnce(&mut IndexBuilder) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<SealedArchive> {
+        let state = Arc::into_inner(self.state).map(Mutex::into_inner);
+        let complete = state.filter(|state| state.is_complete);
+        let ArchiveState { mut index, .. } =
+            complete.ok_or_else(|| io::Error::other("the archive was not written completely"))?;
+        let (items, bytes) = (index.items(), index.archive_length());
+        let build = move || {
+            add_entries(&mut index)?;
+            index.finish()
         };
-        for path in &entry.paths {
-            append(&mut tar, path, entry.item.json(), seconds)?;
+        let index = self.compression.run(build).await?;
+        if index.is_none() {
+            tracing::warn!("the archive is too large for an index");
         }
-        items += 1;
-    }
-    let counted = tar.into_inner()?.finish()?;
-    counted.writer.finish()?;
-    Ok(Sealed { items, bytes: counted.bytes })
-}
-
-/// A builder of an archive that is written to `into`.
-pub(super) fn builder<W: io::Write>(into: W) -> tar::Builder<GzEncoder<W>> {
-    tar::Builder::new(GzEncoder::new(into, COMPRESSION_LEVEL))
-}
-
-/// Appends a file to an archive.
-pub(super) fn append(
-    tar: &mut tar::Builder<impl io::Write>,
-    path: &str,
-    content: &[u8],
-    seconds: u64,
-) -> io::Result<()> {
-    let mut header = header(content.len() as u64, seconds);
-    if !has_plain_name(path) {
-        return tar.append_data(&mut header, path, content);
-    }
-    // What `append_data` writes, without taking the path apart and without a copy of the content: that is several
-    // percent of the time of a backup.
-    header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
-    header.set_cksum();
-    let into = tar.get_mut();
-    into.write_all(header.as_bytes())?;
-    into.write_all(content)?;
-    into.write_all(&[0; BLOCK_SIZE][..content.len().next_multiple_of(BLOCK_SIZE) - content.len()])
-}
-
-/// True if a path fits into a header as it is.
-fn has_plain_name(path: &str) -> bool {
-    let is_plain = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
-    path.len() <= MAX_PLAIN_NAME && path.split('/').all(is_plain)
-}
-
-/// Appends a file of a known size from a reader.
-pub(super) fn append_from(
-    tar: &mut tar::Builder<impl io::Write>,
-    path: &str,
-    size: u64,
-    content: impl io::Read,
-    seconds: u64,
-) -> io::Result<()> {
-    tar.append_data(&mut header(size, seconds), path, content)
-}
-
-fn header(size: u64, seconds: u64) -> tar::Header {
-    let mut header = tar::Header::new_ustar();
-    header.set_size(size);
-    header.set_mode(FILE_MODE);
-    header.set_mtime(seconds);
-    header
-}
-
-/// Counts the bytes written.
-struct CountingWriter {
-    writer: pipe::Writer,
-    bytes: u64,
-}
-
-impl io::Write for CountingWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.writer.write(bytes)?;
-        self.bytes += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        Ok(SealedArchive { items, bytes, index })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn archive_is_the_same_for_plain_and_other_names() {
-        let long = format!("resources/pods/namespaces/{}/{}.json", "n".repeat(63), "p".repeat(200));
-        for path in ["metadata/version", "resources/pods/v1/p.json", &"x".repeat(100), &long] {
-            for content in [&b""[..], b"{}", &[b'a'; 512], &[b'b'; 5000]] {
-                let (mut ours, mut theirs) =
-                    (tar::Builder::new(Vec::new()), tar::Builder::new(Vec::new()));
-                append(&mut ours, path, content, 7).unwrap();
-                append_from(&mut theirs, path, content.len() as u64, content, 7).unwrap();
-                assert_eq!(ours.into_inner().unwrap(), theirs.into_inner().unwrap(), "{path}");
-            }
-        }
-        for path in ["../x", "a/../b", "/a"] {
-            assert!(!has_plain_name(path), "{path}");
-        }
-    }
-}
+mod tests;

@@ -23,14 +23,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
+use super::Context;
 use super::archive::Archive;
+use super::block_journal::{self, IntentsInJournal};
 use super::collect::SpooledItem;
-use super::hook::{self, Plan, Thaw};
+use super::hook::{self, Plan, PodThaw};
 use super::item::{self, ItemOrigin, Sink};
 use super::snapshot_plan::{CreatedSnapshots, JournaledPlan, SnapshotPlan};
 use super::thaw::give_up_if_canceled;
-use super::{Context, block_journal};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::journal;
 use crate::report::ReportSubject;
@@ -46,7 +47,7 @@ pub(super) async fn process(context: &Arc<Context>, spooled: Vec<SpooledItem>, a
     let mut tasks = JoinSet::new();
     let mut builder = BlockBuilder::new(context, spooled);
     loop {
-        // Blocks are built one ahead of the workers, not all at once.
+        // A block is built when a worker is free: blocks that wait would hold objects in memory.
         let Ok(worker) = Arc::clone(&workers).acquire_owned().await else { break };
         let Some(block) = builder.next_block().await else { break };
         let (context, archive) = (Arc::clone(context), archive.clone());
@@ -87,7 +88,8 @@ async fn back_up_block(
         exclude_pods(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
         // Without intents no snapshot is requested; the reasons are reported.
-        plan.journaled(None).create(context, &sink).await.finish(context, &sink).await;
+        let plan = plan.with_proof(&IntentsInJournal::default());
+        plan.create(context, &sink).await.finish(context, &sink).await;
         return;
     }
     let pods = plans.iter().map(|(pod, _)| journal_pod(pod)).collect();
@@ -103,14 +105,14 @@ async fn back_up_block(
             return;
         }
     };
-    let plan = plan.journaled(journaled.start_intents());
-    let sink = Sink::for_block(journaled).with_members(block).deferring(plan.waiting_claims());
+    let plan = plan.with_proof(journaled.start_intents());
+    let sink = Sink::for_block(journaled).with_members(block).with_deferred(plan.waiting_claims());
     exclude_pods(context, &sink, &unreadable);
-    let BlockOutcome { is_complete: is_whole, frozen } =
+    let BlockOutcome { is_complete, frozen } =
         back_up_frozen(context, &plans, plan, &ids, &sink).await;
     if let Some(mut journaled) = sink.into_block() {
         journaled.frozen = frozen;
-        block_journal::end_block(context, journaled, is_whole, archive).await;
+        block_journal::end_block(context, journaled, is_complete, archive).await;
     }
 }
 
@@ -143,9 +145,9 @@ async fn back_up_frozen(
             }
             // Recorded before anything can happen to the pod.
             to_thaw.push((pod, plan));
-            failpoint::hit(Point::PreHook);
+            failpoint::hit(Failpoint::PreHook);
             let outcome = hook::run_pre(cluster, pod, plan, report, tally).await;
-            failpoint::hit(Point::Frozen);
+            failpoint::hit(Failpoint::Frozen);
             if !outcome.started && !plan.pre.is_empty() {
                 to_thaw.pop();
             }
@@ -164,23 +166,23 @@ async fn back_up_frozen(
     let window = AssertUnwindSafe(window).catch_unwind().await;
     let mut unreached = Vec::new();
     for (pod, plan) in to_thaw {
-        let thaw = Thaw::new(pod, plan);
+        let thaw = PodThaw::new(pod, plan);
         // A pod that is not reached must not delay the others.
         if !unreached.is_empty() {
             unreached.push(thaw);
             continue;
         }
-        failpoint::hit(Point::PostHook);
+        failpoint::hit(Failpoint::PostHook);
         unreached.extend(thaw.run(hook_context).await);
-        failpoint::hit(Point::Thawed);
+        failpoint::hit(Failpoint::Thawed);
     }
     // A canceled run still thaws, but does not wait for a node that is unavailable.
     let given_up = context.stop.child_token();
     let frozen = tokio::select! {
         frozen = hook::retry_thaw_all(hook_context, unreached, &given_up) => frozen,
-        never = give_up_if_canceled(&context.cancel, &given_up) => never,
+        never = give_up_if_canceled(&context.cancel, &given_up) => match never {},
     };
-    let unthawed = |still_frozen: hook::Unthawed<'_>| journal::Pod {
+    let unthawed = |still_frozen: hook::FrozenPod<'_>| journal::Pod {
         ran: still_frozen.ran,
         ..journal_pod(still_frozen.pod)
     };

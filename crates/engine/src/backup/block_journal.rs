@@ -19,12 +19,12 @@ use super::item::{self, ItemOrigin, Sink, VisitResults};
 use super::snapshot_plan::{SnapshotPlan, UnplannedSnapshot};
 use super::volume::SnapshotOutcome;
 use super::{Context, csi, snapshot};
-use crate::failpoint::{self, FailpointAction, Point};
+use crate::failpoint::{self, Failpoint, FailpointAction};
 use crate::item::Object;
 use crate::journal::{BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod};
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
-pub(super) use replay::{operations_of, replay, report_abandoned};
+pub(super) use replay::{operations_of, replay, report_not_resumed};
 use stored_block::store_block;
 
 /// Results of a block, until they are written to the journal.
@@ -34,6 +34,7 @@ pub(super) struct JournaledBlock {
     pods: Vec<Pod>,
     /// True if the start of the block is in the journal.
     is_in_journal: bool,
+    start_intents: IntentsInJournal,
     report: Report,
     tally: Tally,
     /// Pods that may still be frozen when the block has ended.
@@ -53,14 +54,27 @@ struct Inner {
     in_flight: Vec<Intent>,
 }
 
-/// Proof that intents are in the journal. Only the functions that write them return one.
-#[derive(Clone, Copy)]
-pub(super) struct IntentsInJournal(());
+/// Proof that intents for snapshots are in the journal. Only the functions of this module that write them make one, so
+/// that a snapshot which needs it cannot be requested before.
+#[derive(Default)]
+pub(super) struct IntentsInJournal(Vec<Intent>);
+
+impl IntentsInJournal {
+    fn of(intents: &[Intent]) -> Self {
+        let is_of_snapshot = |one: &&Intent| one.snapshot.is_some() || one.csi.is_some();
+        Self(intents.iter().filter(is_of_snapshot).cloned().collect())
+    }
+
+    /// True if an intent is in the journal.
+    pub(super) fn include(&self, intent: &Intent) -> bool {
+        self.0.contains(intent)
+    }
+}
 
 impl JournaledBlock {
-    /// Proof that the intents of the start of the block are in the journal, if they are.
-    pub(super) fn start_intents(&self) -> Option<IntentsInJournal> {
-        self.is_in_journal.then_some(IntentsInJournal(()))
+    /// Proof of the intents that were written at the start of the block.
+    pub(super) fn start_intents(&self) -> &IntentsInJournal {
+        &self.start_intents
     }
 
     pub(super) fn store(&self, object: &Object, entry: Entry) {
@@ -126,27 +140,28 @@ pub(super) async fn begin_block(
     let block = context.next_block_number.fetch_add(1, Ordering::Relaxed);
     let (report, tally, frozen) = Default::default();
     let mut is_in_journal = true;
+    let mut start_intents = IntentsInJournal::of(&intents);
     let requested = snapshot_intents(&intents);
-    if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
+    if failpoint::should_skip(Failpoint::JournalBlockStart) == FailpointAction::Continue {
         let started = BlockStarted { block, pods: pods.clone(), intents };
         match context.journal.append(&JournalEntry::BlockStarted(started)).await {
             Ok(()) => {}
             Err(error) if !pods.is_empty() => return Err(error),
             Err(error) => {
-                is_in_journal = false;
+                (is_in_journal, start_intents) = (false, IntentsInJournal::default());
                 if !context.journal_unavailable.swap(true, Ordering::Relaxed) {
                     let text = format!(
-                        "{error}; items are backed up nevertheless, and if the server restarts \
-                         now, plugins process them again"
+                        "{error}; the backup continues; after a restart, plugins may process these \
+                         items again"
                     );
                     context.report.warn(ReportSubject::Run, text);
                 }
             }
         }
     }
-    failpoint::hit(Point::BlockStartJournaled);
+    failpoint::hit(Failpoint::BlockStartJournaled);
     let inner = Mutex::new(Inner { requested, ..Inner::default() });
-    Ok(JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner })
+    Ok(JournaledBlock { block, pods, is_in_journal, start_intents, report, tally, frozen, inner })
 }
 
 /// The intents for snapshots.
@@ -154,22 +169,25 @@ fn snapshot_intents(intents: &[Intent]) -> Vec<Intent> {
     intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
 }
 
-/// Records more intents of plugins in a block than were known before. Returns the proof if they are in the journal.
+/// Records more intents of plugins in a block than were known before. The proof names none that could not be written.
 pub(super) async fn append_intents(
     context: &Context,
     journaled: &JournaledBlock,
     intents: Vec<Intent>,
-) -> Option<IntentsInJournal> {
+) -> IntentsInJournal {
     if intents.is_empty() || !journaled.is_in_journal {
-        return journaled.start_intents();
+        return IntentsInJournal::default();
     }
+    let proof = IntentsInJournal::of(&intents);
     journaled.inner.lock().requested.extend(snapshot_intents(&intents));
-    let record = JournalEntry::MoreIntents { block: journaled.block, intents };
-    let written = context.journal.append(&record).await;
-    if let Err(error) = &written {
-        tracing::warn!("{error}");
+    let entry = JournalEntry::MoreIntents { block: journaled.block, intents };
+    match context.journal.append(&entry).await {
+        Ok(()) => proof,
+        Err(error) => {
+            tracing::warn!("{error}");
+            IntentsInJournal::default()
+        }
     }
-    written.ok().map(IntentsInJournal)
 }
 
 /// Deletes the snapshots of an incomplete block: the next server takes them anew and would not know of these. Those
@@ -214,7 +232,7 @@ pub(super) async fn end_block(
     is_complete: bool,
     archive: &Archive,
 ) {
-    let JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner } = journaled;
+    let JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner, .. } = journaled;
     let mut inner = inner.into_inner();
     if !is_complete && !context.cancel.is_cancelled() {
         discard_snapshots(context, &mut inner, &report).await;
@@ -274,11 +292,11 @@ pub(super) async fn end_block(
             hooks_failed,
             ..BlockEnded::default()
         };
-        if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue {
+        if failpoint::should_skip(Failpoint::JournalBlockEnd) == FailpointAction::Continue {
             is_end_journaled =
                 journal_best_effort(context, &JournalEntry::BlockEnded(Box::new(ended))).await;
         }
-        failpoint::hit(Point::BlockEndJournaled);
+        failpoint::hit(Failpoint::BlockEndJournaled);
     }
     // A later attempt repeats the block and takes its snapshots anew.
     if is_in_journal && is_complete && !is_end_journaled && !requested.is_empty() {
@@ -349,7 +367,7 @@ async fn journal_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[P
     }
     for Pod { uid, .. } in pods {
         let frozen_pod = frozen.iter().find(|frozen_pod| frozen_pod.uid == *uid);
-        let ran = frozen_pod.map(|left| left.ran.clone()).unwrap_or_default();
+        let ran = frozen_pod.map(|still_frozen| still_frozen.ran.clone()).unwrap_or_default();
         if frozen_pod.is_none() || !ran.is_empty() {
             let (pod, is_thawed, errors) = (uid.clone(), frozen_pod.is_none(), Vec::new());
             journal_best_effort(
@@ -362,7 +380,7 @@ async fn journal_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[P
 }
 
 /// Backs up an item that is a block of its own.
-pub(super) async fn back_up_single(
+pub(super) async fn back_up_own_block(
     context: &Context,
     object: Object,
     origin: ItemOrigin,
@@ -375,9 +393,9 @@ pub(super) async fn back_up_single(
     all.extend(plan.intents());
     match begin_block(context, Vec::new(), all).await {
         Ok(journaled) => {
-            let plan = plan.journaled(journaled.start_intents());
+            let plan = plan.with_proof(journaled.start_intents());
             let sink = Sink::for_block(journaled);
-            let backing_up = item::back_up_claimed(context, object, origin, &sink);
+            let backing_up = item::back_up_reserved(context, object, origin, &sink);
             Box::pin(plan.create_around(context, &sink, backing_up)).await;
             if let Some(journaled) = sink.into_block() {
                 end_block(context, journaled, !context.is_aborted(), archive).await;

@@ -21,7 +21,7 @@ use super::filter::{FilterVerdict, Scope};
 use super::item::{self, Inclusion, ItemOrigin, Sink};
 use super::progress::{ExpectedItem, ExpectedList};
 use super::spool::{Spool, SpoolRange};
-use super::{Context, archive::Archive, credentials};
+use super::{Context, archive::Archive};
 use crate::cluster::{self, Query};
 use crate::item::Object;
 use crate::report::ReportSubject;
@@ -193,7 +193,7 @@ pub(super) fn report_unreadable_spool(
     id: &ResourceIdentifier,
     error: &std::io::Error,
 ) {
-    let text = format!("the item cannot be read from the scratch folder: {error}");
+    let text = format!("the item cannot be read from the scratch directory: {error}");
     context.report.error(id, text);
 }
 
@@ -204,7 +204,8 @@ async fn list(
     spooled: &Mutex<Vec<SpooledItem>>,
 ) {
     let Listing { resource, query, .. } = listing;
-    let sink = Sink::archive(archive);
+    let archive = archive.for_list();
+    let sink = Sink::archive(&archive);
     let sink = &sink;
     let expected = Arc::new(ExpectedList::new(&context.progress));
     let announced = Arc::clone(&expected);
@@ -232,6 +233,10 @@ async fn list(
         }
     }
     while visits.next().await.is_some() {}
+    drop(visits);
+    if archive.end_list().await.is_err() {
+        context.mark_archive_failed();
+    }
     if count > 0 {
         let namespace = query.namespace.as_deref();
         tracing::info!(resource = %resource.id, namespace, objects = count, "listed");
@@ -296,8 +301,7 @@ async fn visit_or_spool(
         item::visit(context, object, ItemOrigin::collected(budget), sink).await;
         return;
     }
-    if let FilterVerdict::Skip(reason) = credentials::verdict(context, &object, Inclusion::Filtered)
-    {
+    if let FilterVerdict::Skip(reason) = item::judge_item(context, &object, Inclusion::Filtered) {
         tracing::debug!(item = %object.id(), "not backed up: {reason}");
         return;
     }
@@ -306,7 +310,7 @@ async fn visit_or_spool(
             spooled.lock().push(spooled_item);
         }
         Err(error) => {
-            let text = format!("the item cannot be written to the scratch folder: {error}");
+            let text = format!("the item cannot be written to the scratch directory: {error}");
             context.report.error(&object.id(), text);
         }
     }

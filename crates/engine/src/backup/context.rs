@@ -24,8 +24,8 @@ use super::spool::Spool;
 use super::visited_items::VisitedItems;
 use super::volume::{SnapshotOutcome, VolumeOptions, Volumes};
 use super::{
-    CANCEL_GRACE, Fatal, Options, Progress, Recovery, Run, canceled_for, collect, credentials, csi,
-    discover, snapshot,
+    CANCEL_GRACE, FatalError, Options, Progress, Recovery, Run, canceled_for, collect, credentials,
+    csi, discover, snapshot,
 };
 use crate::action::{self, BuiltIn, Mounts};
 use crate::cluster::Cluster;
@@ -120,7 +120,7 @@ impl Context {
 
     /// Records the outcome of a volume from an earlier process.
     pub(super) fn record_replayed_volume(&self, volume: &str, outcome: SnapshotOutcome) {
-        self.snapshots.claim_volume(volume);
+        self.snapshots.reserve_volume(volume);
         self.volumes.record_snapshot(volume, outcome);
     }
 
@@ -177,20 +177,20 @@ impl Context {
 }
 
 /// Prepares everything that the stages need.
-pub(super) async fn prepare(
+pub(super) async fn check_name_and_assemble(
     run: Run,
     report: Arc<Report>,
     now: Timestamp,
-) -> Result<Arc<Context>, Fatal> {
+) -> Result<Arc<Context>, FatalError> {
     // An earlier process may have taken snapshots, even one that left in good order.
     let has_started = run.recovery.recovered.next_block > 0;
     let retry_window = if has_started { CHECK_RESUMED } else { CHECK_FRESH };
     match check_name(&run.store, &run.request.name, retry_window, &run.stop, &run.cancel).await {
         NameAvailability::Free => {}
-        NameAvailability::Taken => return Err(Fatal::Exists),
-        NameAvailability::Unknown(_) if run.stop.is_cancelled() => return Err(Fatal::Stopped),
+        NameAvailability::Taken => return Err(FatalError::Exists),
+        NameAvailability::Unknown(_) if run.stop.is_cancelled() => return Err(FatalError::Stopped),
         // Also if the run was canceled: the files in the bucket may belong to another backup.
-        NameAvailability::Unknown(error) => return Err(Fatal::ReadBucket(error)),
+        NameAvailability::Unknown(error) => return Err(FatalError::ReadBucket(error)),
     }
     assemble(run, report, now).await
 }
@@ -199,10 +199,10 @@ pub(super) async fn assemble(
     run: Run,
     report: Arc<Report>,
     now: Timestamp,
-) -> Result<Arc<Context>, Fatal> {
+) -> Result<Arc<Context>, FatalError> {
     let Run { request, cluster, store, options, progress, stop, cancel, journal, recovery, .. } =
         run;
-    let spool = Spool::create(&options.scratch).map_err(Fatal::Scratch)?;
+    let spool = Spool::create(&options.scratch).map_err(FatalError::Scratch)?;
     let (errors, warnings) = recovery.report.messages();
     report.append(errors, warnings);
     for text in &request.errors {
@@ -211,7 +211,7 @@ pub(super) async fn assemble(
     for text in &request.warnings {
         report.warn(ReportSubject::Run, text.clone());
     }
-    let discovery = cluster.discover().await.map_err(Fatal::Discover)?;
+    let discovery = cluster.discover().await.map_err(FatalError::Discover)?;
     discover::report_failed_groups(&discovery, &report);
     let resources = Arc::new(discover::resources(&discovery));
     let filter = Filter::new(&request.filter, &resources);

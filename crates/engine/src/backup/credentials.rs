@@ -6,9 +6,6 @@ use bowline_api::annotation;
 use parking_lot::Mutex;
 
 use super::Context;
-use super::filter::{FilterVerdict, SkipReason};
-use super::item::Inclusion;
-use crate::item::Object;
 use crate::report::ReportSubject;
 
 /// The excluded Secrets with credentials, as `namespace/name`.
@@ -17,19 +14,10 @@ pub(super) struct ExcludedCredentials {
     secrets: Mutex<BTreeSet<String>>,
 }
 
-/// Verdict on an item, by the filters or, if an action insists on it, in spite of them. Excluded credentials are
-/// recorded.
-pub(super) fn verdict(context: &Context, object: &Object, inclusion: Inclusion) -> FilterVerdict {
-    let Object { resource, namespace, name, labels, .. } = object;
-    let verdict = if inclusion == Inclusion::Required {
-        context.filter.must_include_verdict(resource, namespace, name)
-    } else {
-        context.filter.item(resource, namespace, name, labels)
-    };
-    if verdict == FilterVerdict::Skip(SkipReason::Credentials) {
-        context.credentials.secrets.lock().insert(format!("{namespace}/{name}"));
+impl ExcludedCredentials {
+    pub(super) fn record(&self, namespace: &str, name: &str) {
+        self.secrets.lock().insert(format!("{namespace}/{name}"));
     }
-    verdict
 }
 
 /// Warns about the credentials that are not in the backup.

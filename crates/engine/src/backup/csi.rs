@@ -1,9 +1,9 @@
 //! Snapshots of volumes by their CSI drivers.
 //!
-//! The work has the same two halves as in [`snapshot`](super::snapshot), for the sake of the application. `prepare`
+//! The work has the same two halves as in [`snapshot`](super::snapshot), for the sake of the application. `plan_snapshots`
 //! does everything that can be done before a pod is frozen: select the claims, the class and the names of the
 //! VolumeSnapshots, and open the watches on them. `create` creates all VolumeSnapshots of a block at once, and waits
-//! until each has its handle: then its point in time is fixed. After the thaw, `finish` records what a restore must
+//! until each has its handle: then its point in time is fixed. After the thaw, `complete_snapshots` records what a restore must
 //! know, and only then are the claims visited, which name their snapshot. Waiting until a snapshot is ready to use is
 //! an operation, which continues after the backup's items.
 //!
@@ -28,10 +28,8 @@ mod cleanup;
 mod create;
 mod failure;
 mod group;
-mod object;
 mod plan;
 mod readiness;
-mod record;
 mod retention;
 mod snapshot_watch;
 
@@ -47,30 +45,31 @@ use tokio::sync::OnceCell;
 
 use super::Context;
 use crate::cluster::{self, Query};
+use crate::csi::record::SnapshotKey;
+pub use crate::csi::record::{
+    BACKUPPER, CsiSnapshotRecord, apply_operation_results, clear_discarded_handles,
+    is_csi_operation,
+};
+use crate::csi::{CLASSES, CONTENTS, SNAPSHOTS, object};
 use crate::item::Object;
 use crate::journal::{CsiIntent, Intent};
 use crate::report::Report;
 use crate::resource::Resource;
-pub use action::BACKUPPER;
 pub(super) use action::built_in;
 use class::Class;
 pub(super) use cleanup::discard_unreferenced;
-pub(super) use create::{SnapshotAttempt, create_snapshots, finish};
+pub(super) use create::{SnapshotAttempt, complete_snapshots, create_snapshots};
 use failure::ClassListError;
-use object::{CLASSES, CONTENTS, SNAPSHOTS};
 pub(super) use plan::{
-    PlannedCsiSnapshot, fail_unless_journaled, intents, prefer_plugins, prepare, prepare_one,
-    waiting_claims,
+    JournaledCsiSnapshot, PlannedCsiSnapshot, intents, plan_snapshot, plan_snapshots,
+    prefer_plugins, waiting_claims,
 };
 pub use readiness::ReadinessWatch;
-pub use record::{
-    CsiSnapshotRecord, apply_operation_results, clear_discarded_handles, is_csi_operation,
-};
 pub use retention::{
-    Discarded, Leftovers, SnapshotApi, Target, discard, discard_and_report, release, retain,
+    DiscardResult, Leftovers, SnapshotApi, Target, discard, discard_and_report, release, retain,
     targets_of_operations,
 };
-use snapshot_watch::{SnapshotKey, SnapshotWatch};
+use snapshot_watch::SnapshotWatch;
 
 /// Number of objects read or written concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
@@ -119,7 +118,7 @@ struct Claims {
 
 /// Decision on the visit of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClaimVisit {
+pub(super) enum PvcVisit {
     /// Another visitor has stored the claim, or will.
     Skip,
     /// The caller stores the claim. A block has planned its snapshot.
@@ -174,19 +173,19 @@ impl Csi {
     /// Decides on the visit of a claim. A claim that another block has in flight is left to that block;
     /// `mark_visited` marks the claim, and returns false if it was marked before. All of this is atomic, since blocks
     /// work concurrently.
-    pub(super) fn claim_visit(
+    pub(super) fn reserve_pvc_visit(
         &self,
         namespace: &str,
         name: &str,
         is_of_another_block: bool,
         mark_visited: impl FnOnce() -> bool,
-    ) -> ClaimVisit {
+    ) -> PvcVisit {
         let key = (namespace.to_owned(), name.to_owned());
         let mut claims = self.claims.lock();
         if (is_of_another_block && claims.in_flight.contains(&key)) || !mark_visited() {
-            return ClaimVisit::Skip;
+            return PvcVisit::Skip;
         }
-        if claims.handled.insert(key) { ClaimVisit::Unplanned } else { ClaimVisit::Planned }
+        if claims.handled.insert(key) { PvcVisit::Unplanned } else { PvcVisit::Planned }
     }
 
     /// All classes, in the order of their names.

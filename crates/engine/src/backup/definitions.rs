@@ -36,7 +36,7 @@ pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
                 Ok(None) => {}
                 Err(error) => context.report.error(
                     ReportSubject::Run,
-                    format!("the definition of {name} is not in the backup: {error}"),
+                    format!("the CustomResourceDefinition {name} is not in the backup: {error}"),
                 ),
             }
         })

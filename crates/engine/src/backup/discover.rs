@@ -60,9 +60,9 @@ fn are_cohabiting(one: &Resource, other: &Resource) -> bool {
 pub(super) fn report_failed_groups(discovery: &Discovery, report: &Report) {
     for failed in &discovery.failed {
         let group = failed.split('/').next().unwrap_or_default();
-        let message = format!("the API group {failed}; its objects are not in the backup");
+        let message = format!("API group {failed}; its objects are not in the backup");
         if COMPUTED.contains(&group) {
-            tracing::info!("{message}, which never has any");
+            tracing::info!("{message}; backups never include its objects");
         } else {
             report.error(ReportSubject::Run, message);
         }

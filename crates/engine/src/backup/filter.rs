@@ -21,10 +21,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bowline_api::label;
 
+pub use crate::filter_lists::Lists;
 use crate::glob::{Glob, Globs};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
-pub use compiled_lists::{CompiledLists, Lists};
+pub use compiled_lists::CompiledLists;
 pub use verdict::{FilterVerdict, SkipReason};
 
 /// Objects of the CSI snapshot API. Those in the cluster are not user data; those that a backup creates come as
@@ -111,11 +112,12 @@ fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
     };
     let warnings = included.into_iter().filter(|glob| glob.is_literal()).filter_map(|glob| {
         match resources.resolve(glob.as_str()) {
-            None => Some(format!("the cluster has no resource {glob}: no such items are in the backup")),
-            Some(resource) if REQUESTS.contains(&resource.id.to_string().as_str()) => Some(format!(
-                "{glob} are requests to the backup server, which are never stored: none of them \
-                 is in the backup"
+            None => Some(format!(
+                "the cluster does not serve resource {glob}; the backup contains none"
             )),
+            Some(resource) if REQUESTS.contains(&resource.id.to_string().as_str()) => {
+                Some(format!("backups never include {glob} (requests to the server)"))
+            }
             Some(_) => None,
         }
     });

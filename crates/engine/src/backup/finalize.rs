@@ -9,13 +9,13 @@ use bowline_api::backup::BackupProgress;
 use bowline_api::hook::HookStatus;
 use bowline_api::{Backup, BackupPhase, BackupStatus, PodVolumeBackup};
 use bowline_store::file::{BackupOperation, BowlineBackupInfo, FreezeWindow};
-use bowline_store::{BackupName, BackupStore, Error};
+use bowline_store::{BackupFile, BackupName, BackupStore, Error, Key};
 use bytes::Bytes;
 use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{BackupOutcome, Fatal, csi};
+use super::{BackupOutcome, FatalError, csi};
 use crate::operation::record::{self, RunRef};
 use crate::operation::{Counts, Operation, State};
 use crate::phase::{self, Stage};
@@ -37,9 +37,9 @@ pub async fn write(
         results.errors.velero.push(fatal.error_chain());
     }
     store.put(backup, &results).await?;
-    let operations = records(&outcome.operations, run);
-    let own_file = own_file(&outcome.operations, outcome.freezes.clone());
-    if outcome.archive.is_err() {
+    let operations = operation_records(&outcome.operations, run);
+    let bowline_info = bowline_info(&outcome.operations, outcome.freezes.clone());
+    let Ok(archive) = &outcome.archive else {
         // Operations and snapshots must be visible nevertheless, and be deleted with the record.
         if !operations.is_empty() {
             store.put(backup, &operations).await?;
@@ -47,11 +47,15 @@ pub async fn write(
         if !outcome.snapshots.is_empty() {
             store.put(backup, &outcome.snapshots).await?;
         }
-        return if own_file == BowlineBackupInfo::default() {
+        return if bowline_info == BowlineBackupInfo::default() {
             Ok(())
         } else {
-            store.put(backup, &own_file).await
+            store.put(backup, &bowline_info).await
         };
+    };
+    if let Some(index) = &archive.index {
+        let key = Key::Backup(backup.clone(), BackupFile::ArchiveIndex);
+        store.put_stream(&key, index.stream()).await?;
     }
     let copies = Vec::<PodVolumeBackup>::new();
     tokio::try_join!(
@@ -60,7 +64,7 @@ pub async fn write(
         store.put(backup, &operations),
         store.put(backup, &outcome.snapshots),
         store.put(backup, &copies),
-        store.put(backup, &own_file),
+        store.put(backup, &bowline_info),
     )?;
     if !outcome.csi_classes.0.is_empty() {
         store.put(backup, &outcome.csi_classes).await?;
@@ -69,13 +73,16 @@ pub async fn write(
 }
 
 /// The file for data that Velero has no file for.
-pub fn own_file(operations: &[Operation], freeze_windows: Vec<FreezeWindow>) -> BowlineBackupInfo {
+pub fn bowline_info(
+    operations: &[Operation],
+    freeze_windows: Vec<FreezeWindow>,
+) -> BowlineBackupInfo {
     let volume_operations = operations.iter().filter_map(record::of_volume).collect();
     BowlineBackupInfo { freeze_windows, volume_operations, ..BowlineBackupInfo::default() }
 }
 
 /// Operations on items, in Velero's format.
-pub fn records(operations: &[Operation], run: RunRef<'_>) -> Vec<BackupOperation> {
+pub fn operation_records(operations: &[Operation], run: RunRef<'_>) -> Vec<BackupOperation> {
     let of_items = operations.iter().filter(|one| !one.kind.is_of_volume());
     of_items.map(|operation| record::of_backup(operation, run)).collect()
 }
@@ -128,7 +135,7 @@ pub fn status(backup: &Backup, outcome: &BackupOutcome) -> BackupStatus {
             Some(_) => BackupPhase::Failed,
             None => phase::of_backup(stage, is_tainted),
         }),
-        failure_reason: fatal.map(Fatal::error_chain).unwrap_or_default(),
+        failure_reason: fatal.map(FatalError::error_chain).unwrap_or_default(),
         errors: count(outcome.report.error_count() + usize::from(fatal.is_some())),
         warnings: count(outcome.report.warning_count()),
         progress: Some(BackupProgress {

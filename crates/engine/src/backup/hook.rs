@@ -1,7 +1,7 @@
 //! Commands that run in pods before and after they are backed up, to quiesce an application.
 //!
 //! Input: the hooks of the Backup, compiled once by [`Hooks::new`], and a pod. Output: a [`Plan`] of the hooks to run
-//! in it, which [`run_pre`] and [`Thaw`] carry out.
+//! in it, which [`run_pre`] and [`PodThaw`] carry out.
 //!
 //! A hook in the annotations of a pod replaces the hooks of the Backup for this pod and phase. Pods that have ended
 //! have no hooks.
@@ -36,7 +36,7 @@ use crate::resource::{GroupResource, Resources};
 
 pub use crate::hook::{Error, OnError};
 pub use post_hooks::{
-    HookContext, MAX_CONCURRENT_THAWS, Thaw, Unthawed, retry_thaw, retry_thaw_all,
+    FrozenPod, HookContext, MAX_CONCURRENT_THAWS, PodThaw, retry_thaw, retry_thaw_all,
 };
 pub use run::{PreOutcome, run_pre};
 pub use tally::{Freeze, Tally};

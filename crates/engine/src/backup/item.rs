@@ -39,9 +39,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::archive::Archive;
 use super::block_journal::JournaledBlock;
-use super::filter::FilterVerdict;
+use super::filter::{FilterVerdict, SkipReason};
 use super::snapshot_plan::{SnapshotPlan, UnplannedSnapshot};
-use super::{Context, block_journal, credentials, csi};
+use super::{Context, block_journal, csi};
 use crate::item::Object;
 pub(super) use actions::invalid_name_message;
 use actions::{ActionOutcome, AdditionalItem, run_actions};
@@ -174,13 +174,13 @@ async fn visit_one(
         VisitState::Skip => {}
         VisitState::Defer => sink.defer(object, origin),
         VisitState::OwnBlock { archive, snapshot } => {
-            visit_as_own_block(context, object, origin, snapshot, archive).await;
+            box_own_block(context, object, origin, snapshot, archive).await;
         }
         VisitState::LateSnapshot { block, snapshot } => {
             let plan = SnapshotPlan::prepare_item(context, &object, snapshot).await;
-            let journaled = block_journal::append_intents(context, block, plan.intents()).await;
+            let proof = block_journal::append_intents(context, block, plan.intents()).await;
             let backing_up = back_up_item(context, object, origin, sink, visit);
-            plan.journaled(journaled).create_around(context, sink, backing_up).await;
+            plan.with_proof(&proof).create_around(context, sink, backing_up).await;
         }
         VisitState::BackUp => back_up_item(context, object, origin, sink, visit).await,
     }
@@ -220,14 +220,14 @@ fn begin_visit<'a>(
 
 /// Backs up an item that is a block of its own. Its additional items belong to that block, so blocks are never
 /// nested.
-fn visit_as_own_block<'a>(
+fn box_own_block<'a>(
     context: &'a Context,
     object: Object,
     origin: ItemOrigin,
     snapshot: UnplannedSnapshot,
     archive: &'a Archive,
 ) -> BoxFuture<'a, ()> {
-    Box::pin(block_journal::back_up_single(context, object, origin, snapshot, archive))
+    Box::pin(block_journal::back_up_own_block(context, object, origin, snapshot, archive))
 }
 
 /// Marks an item as visited, and returns its snapshot that no block has planned. None if another visit marks the
@@ -242,14 +242,19 @@ fn mark_visited(
     let Object { resource, namespace, name, .. } = object;
     if resource.is_core("persistentvolumeclaims") {
         let is_of_another_block = matches!(source, ItemSource::ReadForAction);
-        return match context.csi.claim_visit(namespace, name, is_of_another_block, mark_visited) {
-            csi::ClaimVisit::Skip => None,
-            csi::ClaimVisit::Planned => Some(UnplannedSnapshot::None),
-            csi::ClaimVisit::Unplanned => Some(UnplannedSnapshot::OfClaim),
+        return match context.csi.reserve_pvc_visit(
+            namespace,
+            name,
+            is_of_another_block,
+            mark_visited,
+        ) {
+            csi::PvcVisit::Skip => None,
+            csi::PvcVisit::Planned => Some(UnplannedSnapshot::None),
+            csi::PvcVisit::Unplanned => Some(UnplannedSnapshot::OfClaim),
         };
     }
     let is_unplanned_volume =
-        || resource.is_core("persistentvolumes") && context.snapshots.is_unclaimed(name);
+        || resource.is_core("persistentvolumes") && context.snapshots.is_unreserved(name);
     mark_visited().then(|| {
         if is_unplanned_volume() { UnplannedSnapshot::OfVolume } else { UnplannedSnapshot::None }
     })
@@ -267,7 +272,7 @@ pub(super) async fn visit_deferred(context: &Context, sink: &Sink<'_>) {
 }
 
 /// Backs up an item marked as visited, and its additional items.
-pub(super) async fn back_up_claimed(
+pub(super) async fn back_up_reserved(
     context: &Context,
     object: Object,
     origin: ItemOrigin,
@@ -307,12 +312,31 @@ pub(super) fn record_found(context: &Context, object: &Object) {
     context.volumes.record(object);
 }
 
+/// Verdict on an item, by the filters or, if an action insists on it, in spite of them. Excluded credentials are
+/// recorded.
+pub(super) fn judge_item(
+    context: &Context,
+    object: &Object,
+    inclusion: Inclusion,
+) -> FilterVerdict {
+    let Object { resource, namespace, name, labels, .. } = object;
+    let verdict = if inclusion == Inclusion::Required {
+        context.filter.must_include_verdict(resource, namespace, name)
+    } else {
+        context.filter.item(resource, namespace, name, labels)
+    };
+    if verdict == FilterVerdict::Skip(SkipReason::Credentials) {
+        context.credentials.record(namespace, name);
+    }
+    verdict
+}
+
 /// Reason why an item is not backed up, if any.
 fn skip_reason(context: &Context, object: &Object, inclusion: Inclusion) -> Option<String> {
     if object.is_being_deleted {
         return Some("the object is being deleted".to_owned());
     }
-    match credentials::verdict(context, object, inclusion) {
+    match judge_item(context, object, inclusion) {
         FilterVerdict::Include => None,
         FilterVerdict::Skip(reason) => Some(reason.to_string()),
     }

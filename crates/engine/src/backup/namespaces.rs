@@ -10,18 +10,18 @@ use serde::Deserialize;
 
 use super::filter::FilterVerdict;
 use super::item::{self, ItemOrigin, Sink};
-use super::{Context, Fatal};
+use super::{Context, FatalError};
 use crate::cluster::Query;
 use crate::item::Object;
 use crate::report::ReportSubject;
 
 /// All namespaces, which are few.
-pub(super) async fn list(context: &Context) -> Result<Vec<Object>, Fatal> {
+pub(super) async fn list(context: &Context) -> Result<Vec<Object>, FatalError> {
     let Some(resource) = context.resources.core("namespaces") else { return Ok(Vec::new()) };
     let mut listed = context.cluster.list(resource, Query::default());
     let mut namespaces = Vec::new();
     while let Some(namespace) = listed.next().await {
-        namespaces.push(namespace.map_err(Fatal::Namespaces)?);
+        namespaces.push(namespace.map_err(FatalError::Namespaces)?);
     }
     Ok(namespaces)
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use bowline_store::file::{BackupVolumeInfo, CsiVolumeSnapshotClasses, FreezeWindow, Snapshot};
 use jiff::Timestamp;
 
-use super::archive::Sealed;
+use super::archive::SealedArchive;
 use super::inventory::Inventory;
-use super::{Context, Fatal, Progress, block_journal, csi};
-use crate::journal::Recovered;
+use super::{Context, FatalError, Progress, block_journal, csi};
+use crate::journal::RecoveredRun;
 use crate::operation::Operation;
 use crate::operation::record::RunRef;
 use crate::report::{Message, Report};
@@ -21,7 +21,7 @@ use crate::report::{Message, Report};
 #[derive(Debug)]
 pub struct BackupOutcome {
     /// The archive in the bucket, or the reason why there is none.
-    pub archive: Result<Sealed, Fatal>,
+    pub archive: Result<SealedArchive, FatalError>,
     /// Errors and warnings.
     pub report: Report,
     /// Contents of the archive.
@@ -51,16 +51,16 @@ pub struct BackupOutcome {
 
 impl BackupOutcome {
     /// Outcome of a run that is not resumed: the operations that it has started.
-    pub fn abandoned(
+    pub fn not_resumed(
         reason: String,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
         timeout: Duration,
         started_at: Timestamp,
     ) -> Self {
         let report = Report::default();
         report.append(recovered.thaw_errors.iter().cloned().map(Message::from), []);
-        block_journal::report_abandoned(&report, recovered);
-        let outcome = Self::failed(Fatal::Abandoned(reason), report, &Progress::default());
+        block_journal::report_not_resumed(&report, recovered);
+        let outcome = Self::failed(FatalError::NotResumed(reason), report, &Progress::default());
         let operations = earlier_operations(recovered, timeout, started_at);
         let (csi_snapshots, csi_leftovers) = earlier_csi_snapshots(recovered);
         let snapshots = earlier_snapshots(recovered);
@@ -74,7 +74,7 @@ impl BackupOutcome {
         targets
     }
 
-    pub(super) fn failed(fatal: Fatal, report: Report, progress: &Progress) -> Self {
+    pub(super) fn failed(fatal: FatalError, report: Report, progress: &Progress) -> Self {
         Self {
             archive: Err(fatal),
             report,
@@ -94,14 +94,14 @@ impl BackupOutcome {
 }
 
 /// Builds the outcome, and deletes the snapshots that nothing in the backup refers to.
-pub(super) async fn finish(
+pub(super) async fn complete_outcome(
     context: Arc<Context>,
-    archive: Result<Sealed, Fatal>,
+    archive: Result<SealedArchive, FatalError>,
     report: Arc<Report>,
     progress: &Progress,
 ) -> BackupOutcome {
     let Some(context) = Arc::into_inner(context) else {
-        return BackupOutcome::failed(Fatal::Stopped, into_owned_report(report), progress);
+        return BackupOutcome::failed(FatalError::Stopped, into_owned_report(report), progress);
     };
     let (cluster, resources) = (Arc::clone(&context.cluster), Arc::clone(&context.resources));
     let (name, uid) = (context.request.name.clone(), context.request.uid.clone());
@@ -116,7 +116,7 @@ pub(super) async fn finish(
 /// Builds the outcome from the records of the stages.
 fn build_outcome(
     context: Context,
-    archive: Result<Sealed, Fatal>,
+    archive: Result<SealedArchive, FatalError>,
     report: Arc<Report>,
 ) -> BackupOutcome {
     let volume_results = context.volumes.decide_all(&context.volume_options());
@@ -153,7 +153,7 @@ fn build_outcome(
 
 /// The operations that an earlier process started.
 pub(super) fn earlier_operations(
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
     timeout: Duration,
     started_at: Timestamp,
 ) -> Vec<Operation> {
@@ -165,13 +165,13 @@ pub(super) fn earlier_operations(
 }
 
 /// The snapshots that an earlier process took.
-pub(super) fn earlier_snapshots(recovered: &Recovered) -> Vec<Snapshot> {
+pub(super) fn earlier_snapshots(recovered: &RecoveredRun) -> Vec<Snapshot> {
     recovered.finished.iter().flat_map(|ended| ended.snapshots.clone()).collect()
 }
 
 /// The CSI snapshots that an earlier process took, and those that it may have taken.
 pub(super) fn earlier_csi_snapshots(
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
 ) -> (Vec<csi::CsiSnapshotRecord>, Vec<csi::Target>) {
     let snapshots = recovered.finished.iter().flat_map(|ended| ended.csi_snapshots.clone());
     let intents = recovered.unfinished.iter().flat_map(|started| &started.intents);

@@ -5,7 +5,6 @@
 //! `internal/resourcepolicies`.
 
 mod condition;
-pub(crate) mod quantity;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -17,8 +16,8 @@ use serde::Deserialize;
 
 use super::filter::{Lists, ScopedLists};
 use crate::glob::{Glob, InvalidGlob};
+pub use crate::quantity::InvalidQuantity;
 use condition::Conditions;
-pub use quantity::InvalidQuantity;
 pub use volume::{Csi, Nfs, VolumeFacts};
 
 /// The only version of the document.

@@ -1,31 +1,40 @@
 //! Stores items again that operations have changed.
 //!
 //! Each item is fetched and passed to the actions once more. The archive is copied from the bucket into an unnamed
-//! file, and from there back again, with these items in place of their earlier versions. The copy in the bucket is
-//! replaced atomically, so a kill leaves one or the other.
+//! file, and from there back again, with these items in place of their earlier versions ([`rewrite`]). The copy in the
+//! bucket is replaced atomically, so a kill leaves one or the other.
+
+mod previous_index;
+mod rewrite;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use bowline_plugin::ResourceIdentifier;
+use backon::Retryable as _;
+use bowline_plugin::{ByteStream, ResourceIdentifier, error_chain};
 use bowline_store::file::ResourceList;
-use bowline_store::pipe;
-use flate2::read::MultiGzDecoder;
+use bowline_store::{BackupFile, BackupName, BackupStore, Key};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::archive;
 use super::hook::Tally;
 use super::item::{self, Inclusion, ItemOrigin, Sink, VisitResults};
-use super::spool::{Spool, SpoolRange};
+use super::spool::Spool;
 use super::volume::SnapshotOutcome;
-use super::{Context, Fatal, Run, assemble, into_owned_report, upload};
+use super::{Context, FatalError, Run, assemble, into_owned_report, upload};
+use crate::archive_index::IndexFile;
+use crate::compression::CompressionMode;
 use crate::item::Object;
-use crate::journal::Recovered;
+use crate::journal::RecoveredRun;
 use crate::operation::Operation;
 use crate::report::Report;
+use previous_index::PreviousIndex;
+use rewrite::{Replacement, Replacements, Rewriter};
 
 /// Size limit of a copied item.
 const MAX_ITEM_BYTES: u64 = 64 << 20;
@@ -36,29 +45,28 @@ pub struct ReplaceOutcome {
     /// Errors and warnings of the items.
     pub report: Report,
     /// Number of items stored again, or the reason why the archive is unchanged.
-    pub outcome: Result<usize, Fatal>,
+    pub outcome: Result<usize, FatalError>,
 }
 
 /// Items to store again, on disk until then.
 pub(super) struct ReplacementItems<'a> {
     context: &'a Context,
     spool: Spool,
-    places: Mutex<BTreeMap<String, SpoolRange>>,
+    /// By path without a version.
+    items: Mutex<BTreeMap<String, Replacement>>,
     names: Mutex<Vec<(String, String)>>,
 }
 
 impl<'a> ReplacementItems<'a> {
     fn new(context: &'a Context) -> Self {
         let spool = context.spool.clone();
-        Self { context, spool, places: Mutex::default(), names: Mutex::default() }
+        Self { context, spool, items: Mutex::default(), names: Mutex::default() }
     }
 
     pub(super) fn store(&self, object: &Object) -> io::Result<()> {
         let place = self.spool.put(&object.item)?;
-        let mut places = self.places.lock();
-        for path in archive::paths(&object.resource, &object.namespace, &object.name) {
-            places.insert(path, place);
-        }
+        let paths = archive::paths(&object.resource, &object.namespace, &object.name);
+        self.items.lock().insert(paths[0].clone(), Replacement { paths, place });
         let kind = format!("{}/{}", object.resource.api_version(), object.resource.kind);
         let name = match object.namespace.as_str() {
             "" => object.name.clone(),
@@ -99,7 +107,7 @@ pub fn items_of(operations: &[Operation]) -> BTreeSet<ResourceIdentifier> {
 }
 
 /// The items to store again according to a journal.
-pub fn journaled_items(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
+pub fn journaled_items(recovered: &RecoveredRun) -> BTreeSet<ResourceIdentifier> {
     let records = recovered.finished.iter().flat_map(|ended| &ended.backup_operations);
     records.flat_map(|one| one.spec.post_operation_items.iter().cloned()).map(Into::into).collect()
 }
@@ -129,25 +137,27 @@ async fn replace(
     context: &Context,
     items: &BTreeSet<ResourceIdentifier>,
     journaled: &BTreeSet<ResourceIdentifier>,
-) -> Result<usize, Fatal> {
+) -> Result<usize, FatalError> {
     let sink = Sink::for_replacement(ReplacementItems::new(context));
     for id in items {
         if context.is_aborted() {
-            return Err(Fatal::Canceled);
+            return Err(FatalError::Canceled);
         }
         let inclusion =
             if journaled.contains(id) { Inclusion::Required } else { Inclusion::Filtered };
         visit(context, id, inclusion, &sink).await;
     }
-    let Some(ReplacementItems { spool, places, names, .. }) = sink.into_replacement() else {
+    let Some(ReplacementItems { spool, items, names, .. }) = sink.into_replacement() else {
         return Ok(0);
     };
-    let places = places.into_inner();
+    let items: Vec<Replacement> = items.into_inner().into_values().collect();
     let names = names.into_inner();
-    if places.is_empty() {
+    if items.is_empty() {
         return Ok(0);
     }
-    rewrite(context, spool, places).await?;
+    let Context { store, request, options, started, .. } = context;
+    let target = Target { store, backup: &request.name, scratch: &options.scratch };
+    target.rewrite(Replacements::new(spool, items), *started, options.compression).await?;
     let count = names.len();
     list(context, names).await?;
     Ok(count)
@@ -155,8 +165,8 @@ async fn replace(
 
 async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion, sink: &Sink<'_>) {
     let Some((resource, id)) = context.resolve(id) else {
-        let text = "an operation requested to store the item again, but the cluster does not serve its \
-             kind";
+        let text = "an operation requested to store the item again, but the cluster does not serve \
+                    its kind";
         context.report.error(id, text);
         return;
     };
@@ -168,72 +178,110 @@ async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion,
         // The earlier version stays.
         Ok(None) => tracing::info!(item = %id, "not stored again: the object no longer exists"),
         Err(error) => {
-            let text = format!("the item cannot be read to be stored again: {error}");
+            let text = format!("cannot read the item to back it up again: {error}");
             context.report.error(&id, text);
         }
     }
 }
 
-/// Copies the archive, replacing some files and adding those that it lacks.
-async fn rewrite(
-    context: &Context,
-    spool: Spool,
-    places: BTreeMap<String, SpoolRange>,
-) -> Result<(), Fatal> {
-    let Context { store, request, options, .. } = context;
-    let found = store.contents(&request.name).await.map_err(Fatal::ReadBucket)?;
-    let found = found.ok_or(Fatal::NoArchive)?;
-    let downloaded =
-        upload::spool_to_disk(found, &options.scratch).await.map_err(Fatal::Scratch)?;
-    let previous = upload::rewind(&downloaded).await.map_err(Fatal::Scratch)?;
-    let (writer, stream) = pipe::pipe();
-    let seconds = u64::try_from(context.started.as_second()).unwrap_or_default();
-    let copying =
-        tokio::task::spawn_blocking(move || copy(previous, writer, &spool, places, seconds));
-    let uploaded = upload::contents(store, &request.name, stream, &options.scratch).await;
-    match copying.await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(Fatal::Archive(error)),
-        Err(error) => return Err(Fatal::Archive(io::Error::other(error))),
-    }
-    Ok(uploaded?)
+/// The archive that is rewritten.
+struct Target<'a> {
+    store: &'a BackupStore,
+    backup: &'a BackupName,
+    scratch: &'a Path,
 }
 
-fn copy(
-    previous: File,
-    writer: pipe::Writer,
-    spool: &Spool,
-    mut places: BTreeMap<String, SpoolRange>,
-    seconds: u64,
-) -> io::Result<()> {
-    let mut tar = archive::builder(writer);
-    let mut entries = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(previous)));
-    for entry in entries.entries()? {
-        let mut entry = entry?;
-        if !entry.header().entry_type().is_file() {
-            continue;
+impl Target<'_> {
+    /// Copies the archive, replacing some items and adding those that it lacks.
+    async fn rewrite(
+        &self,
+        replacements: Replacements,
+        now: Timestamp,
+        compression: CompressionMode,
+    ) -> Result<(), FatalError> {
+        let Self { store, backup, scratch } = self;
+        let found = store.contents(backup).await.map_err(FatalError::ReadBucket)?;
+        let found = found.ok_or(FatalError::NoArchive)?;
+        let downloaded =
+            upload::spool_to_disk(found, scratch).await.map_err(FatalError::Scratch)?;
+        let previous = upload::rewind(&downloaded).await.map_err(FatalError::Scratch)?;
+        let index = self.previous_index().await.map(Arc::new);
+        let (members, stream, writer) =
+            archive::start_members(scratch, compression).map_err(FatalError::Archive)?;
+        let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+        let rewriter = Rewriter::new(members, replacements, seconds);
+        let index_to_copy = index.clone();
+        let copying =
+            tokio::task::spawn_blocking(move || rewriter.copy(&previous, index_to_copy.as_deref()));
+        let uploaded = upload::contents(store, backup, stream, scratch).await;
+        let copied = match copying.await {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(error)) => return Err(FatalError::Archive(error)),
+            Err(error) => return Err(FatalError::Archive(io::Error::other(error))),
+        };
+        uploaded?;
+        let sealed = writer.finish(move |new| match index {
+            Some(index) => index.copy_entries(&copied, new),
+            None => Ok(()),
+        });
+        match sealed.await {
+            Ok(sealed) => self.write_index(sealed.index).await,
+            Err(error) => tracing::warn!("the index of the archive cannot be written: {error}"),
         }
-        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        if let Some(place) = places.remove(&path) {
-            archive::append(&mut tar, &path, spool.get(place)?.json(), seconds)?;
-            continue;
-        }
-        let size = entry.size();
-        if size > MAX_ITEM_BYTES {
-            return Err(io::Error::other(format!("{path} in the archive is {size} bytes long")));
-        }
-        archive::append_from(&mut tar, &path, size, entry.by_ref().take(size), seconds)?;
+        Ok(())
     }
-    for (path, place) in places {
-        archive::append(&mut tar, &path, spool.get(place)?.json(), seconds)?;
+
+    /// The index of the archive. An archive without a usable one is copied as a whole.
+    async fn previous_index(&self) -> Option<PreviousIndex> {
+        let stream = match self.store.get_stream(&self.index_key()).await {
+            Ok(stream) => stream?,
+            Err(error) => {
+                tracing::warn!("cannot read the index of the archive: {}", error_chain(&error));
+                return None;
+            }
+        };
+        match self.open_index(stream).await {
+            Ok(index) => Some(index),
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::warn!("the index of the archive is not used: {error}");
+                None
+            }
+        }
     }
-    tar.into_inner()?.finish()?.finish()
+
+    async fn open_index(
+        &self,
+        stream: ByteStream,
+    ) -> Result<PreviousIndex, previous_index::UnusableIndex> {
+        let file = upload::spool_to_disk(stream, self.scratch).await?;
+        PreviousIndex::open(upload::rewind(&file).await?)
+    }
+
+    /// Writes the index of the new archive. Readers notice if the previous one is still there.
+    async fn write_index(&self, index: Option<IndexFile>) {
+        let Some(index) = index else { return };
+        let key = self.index_key();
+        let write = || self.store.put_stream(&key, index.stream());
+        let written = write.retry(upload::UPLOAD_RETRIES).await;
+        if let Err(error) = written {
+            let error = error_chain(&error);
+            tracing::warn!(
+                "the index of the archive cannot be written, so that reading one object \
+                 reads the whole archive: {error}"
+            );
+        }
+    }
+
+    fn index_key(&self) -> Key {
+        Key::Backup(self.backup.clone(), BackupFile::ArchiveIndex)
+    }
 }
 
 /// Adds items to the list of the archive's contents.
-async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fatal> {
+async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), FatalError> {
     let Context { store, request, .. } = context;
-    let list = store.get::<ResourceList>(&request.name).await.map_err(Fatal::ReadBucket)?;
+    let list = store.get::<ResourceList>(&request.name).await.map_err(FatalError::ReadBucket)?;
     let mut list = list.unwrap_or_default();
     let mut is_new = false;
     for (kind, name) in names {
@@ -244,7 +292,7 @@ async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fat
         }
     }
     if is_new {
-        store.put(&request.name, &list).await.map_err(Fatal::ReadBucket)?;
+        store.put(&request.name, &list).await.map_err(FatalError::ReadBucket)?;
     }
     Ok(())
 }

@@ -27,10 +27,11 @@ use super::archive::FORMAT_VERSION;
 use super::filter::{self, Kinds, namespaces};
 use super::hook::{Hooks, InvalidHooks};
 use super::policy::Policies;
+pub use crate::lookup::{ListRefused, Lookup};
 use crate::operation::record::RunRef;
 use crate::resource::Resources;
 use crate::selector::Selector;
-pub use facts::{ClusterVersion, Defaults, Facts, ListRefused, Lookup};
+pub use facts::{ClusterVersion, Defaults, Facts};
 pub use location::storage_location_name;
 
 /// Major version of the backup format.
@@ -38,7 +39,7 @@ const VERSION: i64 = 1;
 
 /// A validated Backup.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedBackup {
     /// The Backup with its defaults filled in, to be written back: spec, labels, annotations, and the part of the
     /// status that is known before the run. Its phase is unchanged.
     pub backup: Backup,
@@ -117,7 +118,12 @@ impl Request {
 }
 
 /// Fills in the defaults of a Backup and checks it.
-pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timestamp) -> Prepared {
+pub fn prepare(
+    backup: &Backup,
+    facts: &Facts,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> PreparedBackup {
     let mut backup = backup.clone();
     let mut errors = Vec::new();
 
@@ -188,7 +194,7 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
         }
         _ => Err(ValidationErrors(errors)),
     };
-    Prepared { backup, outcome }
+    PreparedBackup { backup, outcome }
 }
 
 fn fill_in_defaults(spec: &mut BackupSpec, defaults: &Defaults) {
@@ -332,8 +338,8 @@ fn with_policy(kinds: Kinds, policies: Option<&Policies>, errors: &mut Vec<Strin
 fn check_data_mover(spec: &BackupSpec, errors: &mut Vec<String>) {
     if spec.snapshot_move_data == Some(true) {
         errors.push(
-            "snapshotMoveData is not supported: this version has no data mover, and the data \
-             would stay in snapshots. Set snapshotMoveData to false to keep it there"
+            "snapshotMoveData is not supported (no data mover); hint: set it to false to keep the \
+             data in snapshots"
                 .to_owned(),
         );
     }

@@ -1,6 +1,6 @@
 //! Snapshots of volumes by the plugins of VolumeSnapshotLocations.
 //!
-//! The work has two halves, for the sake of the application. `prepare` does everything that can be done before the
+//! The work has two halves, for the sake of the application. `plan_snapshots` does everything that can be done before the
 //! freeze: select the volumes, find the plugin that supports each, read its properties. `create_snapshots` does the
 //! rest inside the freeze window, for all volumes of a block concurrently: it fixes the point in time and nothing
 //! else. Completing a snapshot and uploading it are operations that continue after the backup's items.
@@ -29,36 +29,36 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
+use super::block_journal::IntentsInJournal;
 use super::item::Sink;
 use super::volume::{SnapshotOutcome, Volumes};
-use super::{Context, outside_pods};
-use crate::failpoint::{self, Point};
+use super::{CANCEL_GRACE, Context, outside_pods};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::journal::{Intent, SnapshotIntent};
 use crate::operation::{Completion, Kind, Operation, State, VolumeDetails};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
 pub use progress::SnapshotProgress;
+use reclaim::RequestOrigin;
 pub use reclaim::{ReclaimError, ReclaimOutcome, discard, reclaim};
 pub(super) use reclaim::{reclaim_before_repeat, warn_all_leftovers};
 
 /// Number of volumes prepared concurrently.
 const MAX_CONCURRENT_VOLUMES: usize = 16;
-/// Time to wait after a cancel for a snapshot that is being taken.
-const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
 /// The snapshotters of a run, each opened on first use.
 pub(super) struct Locations {
     port: Arc<dyn Snapshotters>,
     snapshotters: Vec<(String, OnceCell<Result<Snapshotter, OpenError>>)>,
-    /// Volumes that a block has claimed.
-    claimed: Mutex<HashSet<Box<str>>>,
+    /// Volumes that a block has reserved.
+    reserved: Mutex<HashSet<Box<str>>>,
 }
 
 impl Locations {
     pub(super) fn new(port: Arc<dyn Snapshotters>, names: &[String]) -> Self {
         let snapshotters = names.iter().map(|name| (name.clone(), OnceCell::new())).collect();
-        Self { port, snapshotters, claimed: Mutex::default() }
+        Self { port, snapshotters, reserved: Mutex::default() }
     }
 
     pub(super) fn port(&self) -> &dyn Snapshotters {
@@ -66,14 +66,14 @@ impl Locations {
     }
 
     /// Claims a volume; true if the caller now has it.
-    pub(super) fn claim_volume(&self, volume: &str) -> bool {
-        self.claimed.lock().insert(volume.into())
+    pub(super) fn reserve_volume(&self, volume: &str) -> bool {
+        self.reserved.lock().insert(volume.into())
     }
 
-    /// True if no block has claimed a volume.
-    pub(super) fn is_unclaimed(&self, volume: &str) -> bool {
-        let claimed = self.claimed.lock();
-        !self.snapshotters.is_empty() && !claimed.contains(volume)
+    /// True if no block has reserved a volume.
+    pub(super) fn is_unreserved(&self, volume: &str) -> bool {
+        let reserved = self.reserved.lock();
+        !self.snapshotters.is_empty() && !reserved.contains(volume)
     }
 }
 
@@ -89,11 +89,32 @@ impl PlannedPluginSnapshot {
         self.volume == volume
     }
 
+    /// Intent to write to the journal; none if no plugin is asked.
+    fn intent(&self) -> Option<Intent> {
+        match &self.plan {
+            PluginPlan::Failed(_) | PluginPlan::Unmatched => None,
+            PluginPlan::Ready(ready) => Some(intent(&self.volume, ready)),
+        }
+    }
+
+    /// The snapshot, which fails unless its intent is in the journal.
+    pub(super) fn with_proof(self, proof: &IntentsInJournal) -> JournaledPluginSnapshot {
+        let is_missing = self.intent().is_some_and(|intent| !proof.include(&intent));
+        let Self { volume, plan } = self;
+        let plan =
+            if is_missing { PluginPlan::Failed(PluginPlanError::NotJournaled) } else { plan };
+        JournaledPluginSnapshot(Self { volume, plan })
+    }
+
     /// True if a plugin supports the volume, or may.
     pub(super) fn is_matched(&self) -> bool {
         !matches!(self.plan, PluginPlan::Unmatched)
     }
 }
+
+/// A volume whose snapshot may be requested: its intent is in the journal. Made by [`PlannedPluginSnapshot::with_proof`]
+/// alone.
+pub(super) struct JournaledPluginSnapshot(PlannedPluginSnapshot);
 
 enum PluginPlan {
     /// Snapshot by this plugin.
@@ -131,7 +152,7 @@ struct ReadyVolume {
 }
 
 /// Prepares the volumes of a block. No pod is frozen yet.
-pub(super) async fn prepare<'a>(
+pub(super) async fn plan_snapshots<'a>(
     context: &Context,
     objects: impl IntoIterator<Item = &'a Object>,
 ) -> Vec<PlannedPluginSnapshot> {
@@ -143,7 +164,7 @@ pub(super) async fn prepare<'a>(
         facts.record(object);
         // Decided once, here: later visitors of the volume know less about its pods and claim.
         if object.resource.is_core("persistentvolumes")
-            && context.snapshots.claim_volume(&object.name)
+            && context.snapshots.reserve_volume(&object.name)
         {
             found.insert(object.name.clone(), object.item.clone());
         }
@@ -232,11 +253,7 @@ pub(super) fn request_id(context: &Context, volume: &str) -> String {
 
 /// Intents to write to the journal before snapshots are taken.
 pub(super) fn intents(planned: &[PlannedPluginSnapshot]) -> Vec<Intent> {
-    let intent = |one: &PlannedPluginSnapshot| match &one.plan {
-        PluginPlan::Failed(_) | PluginPlan::Unmatched => None,
-        PluginPlan::Ready(ready) => Some(intent(&one.volume, ready)),
-    };
-    planned.iter().filter_map(intent).collect()
+    planned.iter().filter_map(PlannedPluginSnapshot::intent).collect()
 }
 
 fn intent(volume: &str, ready: &ReadyVolume) -> Intent {
@@ -254,28 +271,14 @@ fn intent(volume: &str, ready: &ReadyVolume) -> Intent {
     }
 }
 
-/// Fails the snapshots whose intents could not be written to the journal: a snapshot without a record could be left
-/// behind.
-pub(super) fn fail_unless_journaled(
-    planned: Vec<PlannedPluginSnapshot>,
-    is_journaled: bool,
-) -> Vec<PlannedPluginSnapshot> {
-    let checked = |one: PlannedPluginSnapshot| match one.plan {
-        PluginPlan::Ready(_) if !is_journaled => {
-            PlannedPluginSnapshot { plan: PluginPlan::Failed(PluginPlanError::NotJournaled), ..one }
-        }
-        PluginPlan::Ready(_) | PluginPlan::Failed(_) | PluginPlan::Unmatched => one,
-    };
-    planned.into_iter().map(checked).collect()
-}
-
 /// Takes the snapshots of all volumes of a block concurrently, and records each outcome.
 pub(super) async fn create_snapshots(
     context: &Context,
-    planned: Vec<PlannedPluginSnapshot>,
+    journaled: Vec<JournaledPluginSnapshot>,
     sink: &Sink<'_>,
 ) {
-    let all = planned.into_iter().map(|PlannedPluginSnapshot { volume, plan }| async move {
+    let all = journaled.into_iter().map(|JournaledPluginSnapshot(planned)| async move {
+        let PlannedPluginSnapshot { volume, plan } = planned;
         let id = volume_id(&volume);
         match plan {
             PluginPlan::Unmatched => {
@@ -299,11 +302,11 @@ async fn create_one(
     sink: &Sink<'_>,
 ) {
     let (plugin, location) = (&ready.snapshotter.plugin, &ready.snapshotter.location);
-    failpoint::hit(Point::CreateSnapshot);
+    failpoint::hit(Failpoint::CreateSnapshot);
     let called_at = Timestamp::now();
     context.progress.snapshots.count_request();
     let created = create(context, volume, &ready, sink.results(context).freezes_pods()).await;
-    failpoint::hit(Point::SnapshotCreated);
+    failpoint::hit(Failpoint::SnapshotCreated);
     let record =
         |phase, snapshot: Option<&SnapshotId>| record(context, volume, &ready, phase, snapshot);
     let snapshot = match created {
@@ -314,7 +317,7 @@ async fn create_one(
             sink.report(context).error(id, text);
             if error.may_exist() {
                 let intent = intent(volume, &ready);
-                reclaim::warn_leftover(sink.report(context), &intent);
+                reclaim::warn_leftover(sink.report(context), &intent, RequestOrigin::ThisAttempt);
                 // A plugin that can be asked for the snapshot again is asked when the backup has ended.
                 if ready.snapshotter.is_v2 {
                     sink.results(context).record_in_flight(intent);
@@ -359,7 +362,7 @@ enum PluginCreateError {
     #[error(transparent)]
     Plugin(#[from] Error),
     #[error(
-        "the plugin has not answered within {} s, and pods stay frozen until it answers; if the \
+        "the plugin did not answer within {} s while pods were frozen, so they are thawed; if the \
          plugin needs longer, increase --freeze-timeout of the server", .0.as_secs()
     )]
     FreezeTimeout(Duration),
@@ -408,7 +411,7 @@ async fn create(
         && (ready.snapshotter.is_v2 || error.is_undelivered())
         && !context.is_aborted()
     {
-        tracing::info!(volume, "requesting the snapshot again: {error}");
+        tracing::info!(volume, "retrying CreateSnapshot: {error}");
         answer = request_snapshot().await;
     }
     match (answer, window) {

@@ -5,7 +5,7 @@
 //!        │
 //!        ▼
 //!   SnapshotPlan ── intents ──▶ journal
-//!        │  journaled           a snapshot that the journal does not name is not requested
+//!        │  with_proof          a snapshot that the journal does not name is not requested
 //!        ▼
 //!   JournaledPlan
 //!        │  create              in the freeze window: every point in time is fixed
@@ -16,7 +16,8 @@
 //!   SnapshotOutcome             of each volume, in the sink
 //! ```
 //!
-//! Only a [`JournaledPlan`] can be carried out, so no snapshot is requested that a later process would not find.
+//! Only a [`JournaledPlan`] can be carried out, and only intents that are in the journal make one
+//! ([`IntentsInJournal`]), so no snapshot is requested that a later process would not find.
 
 use std::collections::HashSet;
 
@@ -25,9 +26,9 @@ use futures::future::join;
 
 use super::Context;
 use super::block_journal::IntentsInJournal;
-use super::csi::{self, PlannedCsiSnapshot, SnapshotAttempt};
+use super::csi::{self, JournaledCsiSnapshot, PlannedCsiSnapshot, SnapshotAttempt};
 use super::item::Sink;
-use super::snapshot::{self, PlannedPluginSnapshot};
+use super::snapshot::{self, JournaledPluginSnapshot, PlannedPluginSnapshot};
 use crate::item::Object;
 use crate::journal::Intent;
 
@@ -49,7 +50,10 @@ pub(super) struct SnapshotPlan {
 }
 
 /// A plan whose snapshots are in the journal. Those that could not be written have failed.
-pub(super) struct JournaledPlan(SnapshotPlan);
+pub(super) struct JournaledPlan {
+    by_plugins: Vec<JournaledPluginSnapshot>,
+    by_csi: Vec<JournaledCsiSnapshot>,
+}
 
 /// Snapshots whose points in time are fixed.
 #[derive(Default)]
@@ -65,8 +69,8 @@ impl SnapshotPlan {
     where
         I: Iterator<Item = &'a Object>,
     {
-        let by_csi = csi::prepare(context, items()).await;
-        let mut by_plugins = snapshot::prepare(context, items()).await;
+        let by_csi = csi::plan_snapshots(context, items()).await;
+        let mut by_plugins = snapshot::plan_snapshots(context, items()).await;
         let by_csi = csi::prefer_plugins(by_csi, &mut by_plugins);
         Self { by_plugins, by_csi }
     }
@@ -79,8 +83,10 @@ impl SnapshotPlan {
     ) -> Self {
         let (by_plugins, by_csi) = match unplanned {
             UnplannedSnapshot::None => (Vec::new(), Vec::new()),
-            UnplannedSnapshot::OfVolume => (snapshot::prepare(context, [object]).await, Vec::new()),
-            UnplannedSnapshot::OfClaim => (Vec::new(), csi::prepare_one(context, object).await),
+            UnplannedSnapshot::OfVolume => {
+                (snapshot::plan_snapshots(context, [object]).await, Vec::new())
+            }
+            UnplannedSnapshot::OfClaim => (Vec::new(), csi::plan_snapshot(context, object).await),
         };
         Self { by_plugins, by_csi }
     }
@@ -98,25 +104,25 @@ impl SnapshotPlan {
     }
 
     /// The plan, after an attempt to write its intents to the journal. A snapshot without a record could be left
-    /// behind, so all fail without the proof that their intents are there.
-    pub(super) fn journaled(self, proof: Option<IntentsInJournal>) -> JournaledPlan {
-        let (Self { by_plugins, by_csi }, is_in_journal) = (self, proof.is_some());
-        JournaledPlan(Self {
-            by_plugins: snapshot::fail_unless_journaled(by_plugins, is_in_journal),
-            by_csi: csi::fail_unless_journaled(by_csi, is_in_journal),
-        })
+    /// behind, so each whose intent the proof does not name fails.
+    pub(super) fn with_proof(self, proof: &IntentsInJournal) -> JournaledPlan {
+        let Self { by_plugins, by_csi } = self;
+        JournaledPlan {
+            by_plugins: by_plugins.into_iter().map(|one| one.with_proof(proof)).collect(),
+            by_csi: by_csi.into_iter().map(|one| one.with_proof(proof)).collect(),
+        }
     }
 }
 
 impl JournaledPlan {
     /// The claims that are visited when their snapshots are taken.
     pub(super) fn waiting_claims(&self) -> HashSet<ResourceIdentifier> {
-        self.0.waiting_claims()
+        csi::waiting_claims(self.by_csi.iter().map(JournaledCsiSnapshot::planned))
     }
 
     /// Takes all snapshots concurrently, and returns when their points in time are fixed.
     pub(super) async fn create(self, context: &Context, sink: &Sink<'_>) -> CreatedSnapshots {
-        let SnapshotPlan { by_plugins, by_csi } = self.0;
+        let Self { by_plugins, by_csi } = self;
         let by_plugins = snapshot::create_snapshots(context, by_plugins, sink);
         let by_csi = csi::create_snapshots(context, by_csi, sink);
         let ((), by_csi) = join(by_plugins, by_csi).await;
@@ -131,7 +137,7 @@ impl JournaledPlan {
         sink: &Sink<'_>,
         back_up: impl Future<Output = ()>,
     ) {
-        let SnapshotPlan { by_plugins, by_csi } = self.0;
+        let Self { by_plugins, by_csi } = self;
         let by_csi = csi::create_snapshots(context, by_csi, sink).await;
         CreatedSnapshots { by_csi }.finish(context, sink).await;
         join(back_up, snapshot::create_snapshots(context, by_plugins, sink)).await;
@@ -141,6 +147,6 @@ impl JournaledPlan {
 impl CreatedSnapshots {
     /// Records the snapshots, when no pod is frozen any more. Failed ones are deleted.
     pub(super) async fn finish(self, context: &Context, sink: &Sink<'_>) {
-        csi::finish(context, self.by_csi, sink).await;
+        csi::complete_snapshots(context, self.by_csi, sink).await;
     }
 }

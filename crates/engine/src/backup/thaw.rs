@@ -10,7 +10,7 @@
 //!   far as the journal could be written.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::convert::Infallible;
 
 use bowline_api::backup::BackupHooks;
 use futures::StreamExt as _;
@@ -19,11 +19,12 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::CANCEL_GRACE;
 use super::block::uid_of;
 use super::discover;
-use super::hook::{self, Hooks, InvalidHooks, Plan, Tally, Thaw, retry_thaw};
+use super::hook::{self, Hooks, InvalidHooks, Plan, PodThaw, Tally, retry_thaw};
 use crate::cluster::{self, Cluster};
-use crate::failpoint::{self, FailpointAction, Point};
+use crate::failpoint::{self, Failpoint, FailpointAction};
 use crate::item::Object;
 use crate::journal::{self, FrozenByBlock, Journal, JournalEntry, Pod, apply_thaw};
 use crate::report::Report;
@@ -169,12 +170,12 @@ pub async fn thaw_leftover_pods(
     outcome
 }
 
-/// Time during which a canceled run still tries to reach frozen pods.
-const CANCEL_GRACE: Duration = Duration::from_secs(10);
-
 /// Gives up pods that are not reached shortly after their run is canceled. A canceled run must not wait minutes for a
-/// node that is unavailable; the server keeps retrying the pods in its journal. Never returns.
-pub async fn give_up_if_canceled<T>(cancel: &CancellationToken, given_up: &CancellationToken) -> T {
+/// node that is unavailable; the server keeps retrying the pods in its journal.
+pub async fn give_up_if_canceled(
+    cancel: &CancellationToken,
+    given_up: &CancellationToken,
+) -> Infallible {
     cancel.cancelled().await;
     tokio::time::sleep(CANCEL_GRACE).await;
     given_up.cancel();
@@ -284,7 +285,7 @@ impl ThawPass<'_> {
         let FoundPod { target, object, plan } = found;
         tracing::info!(pod = %object.id(), "the pod may still be frozen; running its post-hooks");
         let (report, tally) = (Report::default(), Tally::default());
-        let thaw = Thaw::new(object, plan).without(&target.pod.ran);
+        let thaw = PodThaw::new(object, plan).without(&target.pod.ran);
         let hook_context =
             hook::HookContext { cluster: self.context.cluster, report: &report, tally: &tally };
         let Some(remaining) = thaw.run(hook_context).await else {
@@ -307,10 +308,10 @@ impl ThawPass<'_> {
 
     /// Retries a pod until it is reached, or the outage is too long.
     async fn retry(&self, late: UnreachedPod<'_>, stop: &CancellationToken, permits: &Semaphore) {
-        let UnreachedPod { found, thaw: left, report, tally } = late;
+        let UnreachedPod { found, thaw: remaining, report, tally } = late;
         let hook_context =
             hook::HookContext { cluster: self.context.cluster, report: &report, tally: &tally };
-        match retry_thaw(hook_context, left, stop, permits).await {
+        match retry_thaw(hook_context, remaining, stop, permits).await {
             None => self.record_thawed(&found.target, &report).await,
             Some(still_frozen) => {
                 self.record_ran_hooks(&found.target, &still_frozen.ran).await;
@@ -355,14 +356,14 @@ impl ThawPass<'_> {
 
     async fn append(&self, record: JournalEntry) {
         apply_thaw(&mut self.work.lock().frozen, &record);
-        if failpoint::should_skip(Point::JournalThaw) != FailpointAction::Continue {
+        if failpoint::should_skip(Failpoint::JournalThaw) != FailpointAction::Continue {
             return;
         }
         let ThawContext { run, journal, unwritten, .. } = self.context;
         if let Err(error) = unwritten.append(run, journal, record).await {
             self.work.lock().unwritten.get_or_insert(error);
         }
-        failpoint::hit(Point::ThawJournaled);
+        failpoint::hit(Failpoint::ThawJournaled);
     }
 
     fn record_unreached(&self, object: &Object) {
@@ -378,7 +379,7 @@ impl ThawPass<'_> {
 /// A pod that was not reached at the first attempt.
 struct UnreachedPod<'a> {
     found: &'a FoundPod,
-    thaw: Thaw<'a>,
+    thaw: PodThaw<'a>,
     report: Report,
     tally: Tally,
 }

@@ -16,7 +16,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 /// Retries of an upload with a plugin.
-const UPLOAD_RETRIES: ExponentialBuilder =
+pub(super) const UPLOAD_RETRIES: ExponentialBuilder =
     ExponentialBuilder::new().with_min_delay(Duration::from_secs(1)).with_max_times(2);
 /// Number of bytes read from disk at a time.
 const CHUNK_SIZE: usize = 256 << 10;
@@ -28,7 +28,7 @@ pub enum UploadError {
     #[error(transparent)]
     Store(#[from] Error),
     /// The archive could not be kept on disk meanwhile.
-    #[error("the archive cannot be written to the scratch folder")]
+    #[error("the archive cannot be written to the scratch directory")]
     Scratch(#[source] io::Error),
 }
 

@@ -323,7 +323,7 @@ impl RecordedFacts {
         for (name, volume) in &self.volumes {
             let claim = volume.bound_to();
             let claim_facts = claim.and_then(|key| self.claims.get(key));
-            let claim_facts = claim_facts.filter(|note| note.volume.as_ref() == Some(name));
+            let claim_facts = claim_facts.filter(|claim| claim.volume.as_ref() == Some(name));
             let facts = volume.facts_with(claim_facts);
             let case = Case {
                 facts: &facts,

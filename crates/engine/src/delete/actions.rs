@@ -11,12 +11,12 @@ use bowline_plugin::{DeleteItemAction, Encoded, ResourceIdentifier, error_chain}
 use tokio::time::timeout;
 
 use super::{DeletionJob, Stopped, report_error};
+use crate::download::{self, DownloadError};
 use crate::item::{InvalidObject, Object};
 use crate::report::Report;
 use crate::resource::{GroupResource, Resource, Resources};
-use crate::restore::download::{self, DownloadError};
-use crate::restore::unpack::{Contents, ReadError};
 use crate::selection::{self, Action};
+use crate::unpack::{Contents, ReadError};
 
 /// Runs the actions on all items that they select.
 pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {

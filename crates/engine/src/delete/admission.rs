@@ -9,7 +9,7 @@ use bowline_api::backup_storage_location::AccessMode;
 use bowline_api::location::LocationPhase;
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 
-use crate::backup::request::Lookup;
+use crate::lookup::Lookup;
 
 /// Maximum time for a backup to stop.
 const STOP_TIMEOUT: Duration = Duration::from_hours(1);

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::csi;
 use crate::csi::{CONTENTS, SNAPSHOTS, resource as kind};
-use crate::restore::download::{self, DownloadError};
-use crate::restore::unpack::UnpackLimits;
+use crate::download::{self, DownloadError};
+use crate::unpack::UnpackLimits;
 
 /// Inventory of a backup, from its files and the cluster.
 #[derive(Clone, Debug, Default)]

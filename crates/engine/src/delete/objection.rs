@@ -31,7 +31,7 @@ pub enum Objection {
     NoLocation(SnapshotId),
     /// This version cannot delete some of the data.
     #[error(
-        "this version cannot delete {data}, and their records would be lost with the backup: \
+        "this version cannot delete {data}, and deleting the backup would lose track of them: \
          {names}"
     )]
     Unsupported {
@@ -113,8 +113,8 @@ pub enum Objection {
     },
     /// The name of the Secret contains the name of a VolumeSnapshot that is not known.
     #[error(
-        "deleting CSI snapshot {handle} requires a Secret named after its VolumeSnapshot, which \
-         the backup does not name"
+        "the name of the Secret for CSI snapshot {handle} contains the name of its VolumeSnapshot, \
+         which is not in the backup"
     )]
     UnnamedSecret {
         /// The driver's handle of the snapshot.

@@ -243,7 +243,7 @@ fn undeletable_moved_data(backup: &Backup, inventory: &BackupInventory) -> Undel
         backup.spec.snapshot_move_data == Some(true) && status.backup_item_operations_completed > 0;
     // The backup is older than the file that would contain this information.
     if inventory.volumes.is_none() && has_moved && !is_being_deleted(backup, inventory) {
-        undeletable.add("", "not named in the backup".to_owned());
+        undeletable.add("", "unknown names".to_owned());
     }
     undeletable
 }

@@ -10,7 +10,7 @@ pub struct InFlight {
     /// Of blocks that have not ended.
     requested: BTreeMap<u64, Vec<Intent>>,
     /// Of blocks that have ended or were aborted, and said so.
-    abandoned: BTreeMap<u64, Vec<Intent>>,
+    given_up: BTreeMap<u64, Vec<Intent>>,
     /// Snapshots of blocks that have ended, by location and ID. An end whose write has failed may be in the journal
     /// all the same, beside the entry that the next attempt deletes these snapshots: they belong to the backup.
     recorded: BTreeSet<(String, String)>,
@@ -31,7 +31,7 @@ impl InFlight {
             }
             JournalEntry::InFlight { block, intents } => {
                 self.requested.remove(block);
-                self.abandoned.insert(*block, of_snapshots(intents));
+                self.given_up.insert(*block, of_snapshots(intents));
             }
             JournalEntry::BlockEnded(ended) => {
                 self.requested.remove(&ended.block);
@@ -40,14 +40,14 @@ impl InFlight {
                     (snapshot.spec.location.clone(), id.clone())
                 }));
                 if !ended.in_flight.is_empty() {
-                    self.abandoned.insert(ended.block, of_snapshots(&ended.in_flight));
+                    self.given_up.insert(ended.block, of_snapshots(&ended.in_flight));
                 }
             }
             JournalEntry::Reclaimed { request } => {
                 let is_other = |intent: &Intent| {
                     intent.snapshot.as_ref().is_none_or(|wanted| wanted.request != *request)
                 };
-                for intents in self.requested.values_mut().chain(self.abandoned.values_mut()) {
+                for intents in self.requested.values_mut().chain(self.given_up.values_mut()) {
                     intents.retain(is_other);
                 }
             }
@@ -66,7 +66,7 @@ impl InFlight {
     }
 
     fn iter(&self) -> impl Iterator<Item = &Intent> {
-        let all = self.requested.values().chain(self.abandoned.values()).flatten();
+        let all = self.requested.values().chain(self.given_up.values()).flatten();
         all.filter(|intent| !self.is_recorded(intent))
     }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_snapshot_stays_in_flight_after_its_block_ends() {
+    fn given_up_snapshot_stays_in_flight_after_its_block_ends() {
         let block_started = JournalEntry::BlockStarted(BlockStarted {
             intents: vec![intent("a")],
             ..BlockStarted::default()
@@ -133,9 +133,9 @@ mod tests {
             ["a"]
         );
         // As earlier servers wrote it.
-        let abandoned = JournalEntry::InFlight { block: 0, intents: in_flight };
+        let given_up = JournalEntry::InFlight { block: 0, intents: in_flight };
         assert_eq!(
-            requests(&[block_started, abandoned, JournalEntry::BlockEnded(Box::default())]),
+            requests(&[block_started, given_up, JournalEntry::BlockEnded(Box::default())]),
             ["a"]
         );
     }

@@ -40,7 +40,7 @@ fn block_without_end_is_redone_and_its_pods_stay_frozen_until_thawed() {
     assert_eq!(blocks(&read.unfinished), [1, 2, 3]);
     assert_eq!(read.frozen.keys().copied().collect::<Vec<_>>(), [3]);
     assert_eq!(read.next_block, 4);
-    assert_eq!(recover([]), Recovered::default());
+    assert_eq!(recover([]), RecoveredRun::default());
 }
 
 #[test]
@@ -88,9 +88,13 @@ fn bucket_outage_starts_at_first_failure_and_ends_when_bucket_is_back() {
     assert_eq!(recover(back.clone()).bucket_lost, None);
     assert_eq!(recover(back.clone()).bucket_lost_at_stage, None);
     assert_eq!(recover(back.into_iter().chain([bucket_lost(9)])).bucket_lost, Some(at(9)));
-    let abandoned = JournalEntry::Abandoned { stage: Stage::Waiting, at: at(6) };
-    assert_eq!(recover([bucket_lost(5), abandoned]).abandoned, Some(Stage::Waiting));
-    assert_eq!(recover([bucket_lost(5)]).abandoned, None);
+    let ended_without_bucket =
+        JournalEntry::EndedWithoutBucket { stage: Stage::Waiting, at: at(6) };
+    assert_eq!(
+        recover([bucket_lost(5), ended_without_bucket]).ended_without_bucket,
+        Some(Stage::Waiting)
+    );
+    assert_eq!(recover([bucket_lost(5)]).ended_without_bucket, None);
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn entries_round_trip_through_json() {
         JournalEntry::BucketLost { at: Timestamp::UNIX_EPOCH, stage: None },
         JournalEntry::BucketLost { at: Timestamp::UNIX_EPOCH, stage: Some(Stage::Items) },
         JournalEntry::BucketBack { at: Timestamp::UNIX_EPOCH },
-        JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::UNIX_EPOCH },
+        JournalEntry::EndedWithoutBucket { stage: Stage::Items, at: Timestamp::UNIX_EPOCH },
     ];
     for record in records {
         let text = serde_json::to_string(&record).unwrap();

@@ -56,7 +56,9 @@ impl OperationFailure {
     pub(super) fn not_stopped(operation: &Operation, request: &StopRequest, detail: &str) -> Self {
         let answer = match &request.answer {
             Some(Ok(())) => {
-                "the plugin accepted the cancellation and has not confirmed the end".to_owned()
+                "the plugin accepted the cancellation but has not confirmed that the operation \
+                 stopped"
+                    .to_owned()
             }
             Some(Err(error)) => {
                 format!("the plugin could not cancel the operation, which may continue: {error}")

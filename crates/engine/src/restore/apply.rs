@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::difference;
 use super::outcome::AppliedAction;
-use super::request::{ExistingObjectPolicy as Policy, Request};
+use super::request::{ExistingResourcePolicy, Request};
 use super::{Context, collision, volume};
 use crate::cluster::{Error, Subresource};
 use crate::item::Object;
@@ -51,7 +51,7 @@ pub(super) enum ApplyError {
     ClaimCollision(String),
     #[error("the labels of the existing object could not be updated")]
     PatchLabels(#[source] Error),
-    #[error("the definition was created, but its kind is not served after {} s", .0.as_secs())]
+    #[error("the CustomResourceDefinition was created, but its kind is not served after {} s", .0.as_secs())]
     NotServed(Duration),
 }
 
@@ -225,7 +225,7 @@ pub(super) fn decide(
         let patch = some(difference::service_account_patch(found, desired));
         return patch.map_or(Decision::Same { labels: None }, Decision::Add);
     }
-    let is_update = request.existing_policy == Policy::Update;
+    let is_update = request.existing_policy == ExistingResourcePolicy::Update;
     let labels = is_update.then(|| difference::label_patch(found, desired)).and_then(some);
     match difference::differs(desired, found) {
         None => Decision::Same { labels },

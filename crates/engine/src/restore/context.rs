@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::action;
 use super::action::csi::{self, CsiRestoreContext};
 use super::collision::NamespaceCollisions;
-use super::download::{self, BackupVolumes};
 use super::filter::Filter;
 use super::hook::HookRunner;
 use super::item::{self, Visitor};
@@ -22,16 +21,17 @@ use super::namespace::NamespaceCache;
 use super::outcome::ItemOutcomes;
 use super::rate_limiter::RateLimiter;
 use super::request::Request;
-use super::unpack::{self, Contents, Defect};
 use super::version::Versions;
 use super::volume::{VolumeCreator, VolumeOutcomes};
-use super::{Fatal, Options, Progress, Run};
+use super::{FatalError, Options, Progress, Run};
 use crate::action::NamedAction;
 use crate::cluster::{Cluster, Discovery};
+use crate::download::{self, BackupVolumes};
 use crate::operation::Operation;
 use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
+use crate::unpack::{self, Contents, Defect};
 
 /// Time that a pending plugin call still has after the run was canceled.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);
@@ -133,7 +133,7 @@ pub(super) async fn prepare(
     run: Run,
     report: Arc<Report>,
     now: Timestamp,
-) -> Result<Context, Fatal> {
+) -> Result<Context, FatalError> {
     let Run { request, cluster, store, actions, options, progress, journal, stop, cancel, .. } =
         run;
     let volume_creator = Some(VolumeCreator::new(run.snapshotters, run.volume_reporter));
@@ -177,7 +177,7 @@ pub(super) async fn assemble(
     actions: Vec<NamedAction<dyn RestoreItemAction>>,
     report: Arc<Report>,
     now: Timestamp,
-) -> Result<Context, Fatal> {
+) -> Result<Context, FatalError> {
     let ContextInputs { request, contents, progress, options, .. } = &inputs;
     let lost = check_damage(request, contents)?;
     progress.add_lost(lost);
@@ -230,11 +230,11 @@ fn find_collisions(request: &Request, contents: &Contents) -> NamespaceCollision
 const MAX_DAMAGE_REPORTED: usize = 3;
 
 /// Refuses a damaged archive unless the request allows it. Returns the number of lost items otherwise.
-fn check_damage(request: &Request, contents: &Contents) -> Result<usize, Fatal> {
+fn check_damage(request: &Request, contents: &Contents) -> Result<usize, FatalError> {
     let damage = &contents.damage;
     if !damage.is_empty() && !request.allow_damaged {
         let first: Vec<Defect> = damage.iter().take(MAX_DAMAGE_REPORTED).cloned().collect();
-        return Err(Fatal::Damaged { more: damage.len() - first.len(), first });
+        return Err(FatalError::Damaged { more: damage.len() - first.len(), first });
     }
     if contents.broken.is_none() {
         return Ok(contents.lost);
@@ -251,8 +251,8 @@ pub(super) async fn discover(
     cluster: &dyn Cluster,
     request: &Request,
     report: &Report,
-) -> Result<ServedApi, Fatal> {
-    let Discovery { resources, failed } = cluster.discover().await.map_err(Fatal::Discover)?;
+) -> Result<ServedApi, FatalError> {
+    let Discovery { resources, failed } = cluster.discover().await.map_err(FatalError::Discover)?;
     for failed in failed {
         report.warn(ReportSubject::Run, format!("the API group {failed}"));
     }

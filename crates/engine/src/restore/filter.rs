@@ -22,7 +22,7 @@ use std::fmt;
 use bowline_api::annotation;
 use serde_json::Value;
 
-pub use crate::backup::filter::Lists;
+pub use crate::filter_lists::Lists;
 use crate::glob::{Glob, Globs};
 use crate::resource::{GroupResource, Resources};
 use crate::selector::Selector;

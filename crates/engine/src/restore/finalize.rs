@@ -12,7 +12,7 @@ use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Fatal, RestoreOutcome};
+use super::{FatalError, RestoreOutcome};
 use crate::operation::record::{self, RunRef};
 use crate::operation::{Counts, Operation};
 use crate::phase::{self, Stage};
@@ -32,13 +32,13 @@ pub async fn write(
     }
     store.put_restore_file(restore, &results).await?;
     store.put_restore_file(restore, &outcome.resources).await?;
-    store.put_restore_file(restore, &records(&outcome.operations, run)).await?;
+    store.put_restore_file(restore, &operation_records(&outcome.operations, run)).await?;
     store.put_restore_file(restore, &outcome.volumes).await?;
     Ok(())
 }
 
 /// Operations in their stored form.
-pub fn records(operations: &[Operation], run: RunRef<'_>) -> Vec<RestoreOperation> {
+pub fn operation_records(operations: &[Operation], run: RunRef<'_>) -> Vec<RestoreOperation> {
     operations.iter().map(|operation| record::of_restore(operation, run)).collect()
 }
 
@@ -55,7 +55,7 @@ pub fn status(restore: &Restore, outcome: &RestoreOutcome) -> RestoreStatus {
             Some(_) => RestorePhase::Failed,
             None => phase::of_restore(stage, errors > 0),
         }),
-        failure_reason: fatal.map(Fatal::error_chain).unwrap_or_default(),
+        failure_reason: fatal.map(FatalError::error_chain).unwrap_or_default(),
         errors: count(errors),
         warnings: count(outcome.report.warning_count()),
         progress: Some(RestoreProgress {
@@ -82,7 +82,7 @@ pub fn set_operation_counts(status: &mut RestoreStatus, counts: Counts) {
 }
 
 /// The status of a restore that has ended.
-pub fn conclude(status: &RestoreStatus, now: Timestamp) -> RestoreStatus {
+pub fn completed_status(status: &RestoreStatus, now: Timestamp) -> RestoreStatus {
     let phase = match status.phase.as_ref().and_then(phase::restore_stage) {
         Some(Stage::Finalizing) => phase::of_restore(Stage::Over, status.errors > 0),
         _ => RestorePhase::Failed,

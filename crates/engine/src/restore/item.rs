@@ -27,15 +27,15 @@ use super::item_claims::ItemClaim;
 use super::namespace::NamespaceError;
 use super::outcome::AppliedAction;
 use super::reset::{MissingData, NoMetadata, in_brackets};
-use super::unpack::ReadError;
 use super::version::NotServed;
 use super::volume::{BlockingVolume, ClaimError, RestoredVolume, VolumeError};
 use super::{Context, ServedApi, apply, hook, namespace, report_task_failure, stack, volume};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::operation::Operation;
 use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource};
+use crate::unpack::ReadError;
 use actions::ActionsError;
 use prepare::{ArchiveItem, PreparedItem, ReadyObject};
 
@@ -140,7 +140,7 @@ impl Visitor for Restorer {
                     tracing::info!(item = %id, "not restored: {reason}");
                     item.record_outcome(AppliedAction::Skipped);
                 }
-                Ok(ItemOutcome::Completed(reason)) => {
+                Ok(ItemOutcome::ContentExcluded(reason)) => {
                     tracing::info!(item = %id, "not restored: {reason}");
                 }
                 Ok(ItemOutcome::Excluded(reason)) => {
@@ -181,7 +181,7 @@ enum ItemOutcome {
     /// The item is not restored, with the reason.
     Skipped(SkipReason),
     /// The pod or job had completed when it was backed up. Not listed, as in Velero.
-    Completed(Reason),
+    ContentExcluded(Reason),
     /// The filters exclude the item.
     Excluded(Reason),
 }
@@ -315,7 +315,9 @@ impl ItemRestore<'_> {
         let stored = match self.read_item(reason)? {
             ArchiveItem::Excluded(reason) => return Ok(ItemOutcome::Excluded(reason)),
             ArchiveItem::Namespace => return self.restore_namespace().await,
-            ArchiveItem::ContentExcluded(reason) => return Ok(ItemOutcome::Completed(reason)),
+            ArchiveItem::ContentExcluded(reason) => {
+                return Ok(ItemOutcome::ContentExcluded(reason));
+            }
             ArchiveItem::Object(stored) => stored,
         };
         if !stored.namespace.is_empty() {
@@ -328,10 +330,10 @@ impl ItemRestore<'_> {
             PreparedItem::Waiting(blocking) => return Err(blocking.into()),
         };
         let ReadyObject { resource, namespace, value, status, managed_fields } = ready;
-        failpoint::hit(Point::Create);
+        failpoint::hit(Failpoint::Create);
         let AppliedObject { action: applied, created } =
             apply::apply(context, &resource, &namespace, id, &value).await?;
-        failpoint::hit(Point::Created);
+        failpoint::hit(Failpoint::Created);
         if let (Some(created), Some(fields)) = (&created, managed_fields)
             && let Err(error) = apply::write_managed_fields(context, created, fields).await
         {
@@ -394,7 +396,7 @@ impl ItemRestore<'_> {
 
     /// Warns about a volume that a plugin created for the item and that nothing refers to.
     fn warn_unused_volume(&self) {
-        if let Some(volume) = self.restored_volume.as_ref().filter(|brought| brought.is_new) {
+        if let Some(volume) = self.restored_volume.as_ref().filter(|volume| volume.is_new) {
             let text = format!("{} is left over: no object refers to it", volume.description);
             self.context.report.warn(self.id, text);
         }

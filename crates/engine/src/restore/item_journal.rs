@@ -21,9 +21,9 @@ use super::Context;
 use super::item::SkipReason;
 use super::item::actions::ActionsError;
 use super::request::Request;
-use crate::failpoint::{self, FailpointAction, Point};
+use crate::failpoint::{self, Failpoint, FailpointAction};
 use crate::journal::{
-    self, BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, Recovered,
+    self, BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, RecoveredRun,
     StoredBlock, VolumeAnswered, VolumeRequest, VolumeRequested, digest,
 };
 use crate::operation::{Operation, record};
@@ -91,7 +91,7 @@ impl ItemJournal {
         journal: Arc<dyn Journal>,
         store: BackupStore,
         request: &Request,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Self {
         let of_item = |ended: &BlockEnded| {
             let item = ended.visited.first()?.clone();
@@ -114,22 +114,22 @@ impl ItemJournal {
     ) -> Result<u64, journal::Error> {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
         started.block = block;
-        if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
+        if failpoint::should_skip(Failpoint::JournalBlockStart) == FailpointAction::Continue {
             self.journal.append(&JournalEntry::VolumeRequested(started)).await?;
         }
-        failpoint::hit(Point::BlockStartJournaled);
+        failpoint::hit(Failpoint::BlockStartJournaled);
         Ok(block)
     }
 
     /// Journals the answer: a volume, or none.
     pub(super) async fn journal_volume_end(&self, block: u64, volume: Option<&VolumeId>) {
         let ended = VolumeAnswered { block, volume: volume.map(ToString::to_string) };
-        if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
+        if failpoint::should_skip(Failpoint::JournalBlockEnd) == FailpointAction::Continue
             && let Err(error) = self.journal.append(&JournalEntry::VolumeAnswered(ended)).await
         {
             tracing::warn!("{error}; if the server restarts now, the volume is created again");
         }
-        failpoint::hit(Point::BlockEndJournaled);
+        failpoint::hit(Failpoint::BlockEndJournaled);
     }
 
     /// Work of earlier processes on the volume of a PersistentVolume.
@@ -147,7 +147,7 @@ impl ItemJournal {
     /// Journals that actions are about to run on an item. Returns the number of the entry.
     pub(super) async fn journal_start(&self, intents: Vec<Intent>) -> Result<u64, journal::Error> {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
-        if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
+        if failpoint::should_skip(Failpoint::JournalBlockStart) == FailpointAction::Continue {
             let record = JournalEntry::BlockStarted(BlockStarted {
                 block,
                 intents,
@@ -155,7 +155,7 @@ impl ItemJournal {
             });
             self.journal.append(&record).await?;
         }
-        failpoint::hit(Point::BlockStartJournaled);
+        failpoint::hit(Failpoint::BlockStartJournaled);
         Ok(block)
     }
 
@@ -188,22 +188,22 @@ impl ItemJournal {
             warnings: warnings.into_iter().map(JournaledMessage::from).collect(),
             ..BlockEnded::default()
         };
-        if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
+        if failpoint::should_skip(Failpoint::JournalBlockEnd) == FailpointAction::Continue
             && let Err(error) =
                 self.journal.append(&JournalEntry::BlockEnded(Box::new(ended))).await
         {
             tracing::warn!("{error}; if the server restarts now, some work is repeated");
         }
-        failpoint::hit(Point::BlockEndJournaled);
+        failpoint::hit(Failpoint::BlockEndJournaled);
     }
 
     async fn store_item(&self, block: u64, value: &Value) -> Option<StoredBlock> {
         let bytes = Bytes::from(serde_json::to_vec(value).ok()?);
         let sha256 = digest(&bytes);
-        failpoint::hit(Point::StoreBlock);
+        failpoint::hit(Failpoint::StoreBlock);
         match self.store.put_scratch(&self.run, block, bytes).await {
             Ok(()) => {
-                failpoint::hit(Point::BlockStored);
+                failpoint::hit(Failpoint::BlockStored);
                 Some(StoredBlock { number: block, sha256 })
             }
             Err(error) => {
@@ -275,7 +275,7 @@ fn leftover_message(requested: &VolumeRequest) -> Option<(ResourceIdentifier, St
 
 /// Volumes that earlier processes requested from plugins, and that may be leftovers if no process resumes the
 /// restore.
-pub fn leftover_volumes(recovered: &Recovered) -> Vec<(ResourceIdentifier, String)> {
+pub fn leftover_volumes(recovered: &RecoveredRun) -> Vec<(ResourceIdentifier, String)> {
     recovered.volumes.iter().filter_map(leftover_message).collect()
 }
 
@@ -290,7 +290,7 @@ pub(super) fn warn_leftover_volumes(context: &Context) {
 }
 
 /// Restores the state that an earlier process journaled.
-pub(super) fn replay(context: &Context, recovered: &Recovered) {
+pub(super) fn replay(context: &Context, recovered: &RecoveredRun) {
     let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
     for ended in &recovered.finished {
         let (errors, warnings) = (ended.errors.iter(), ended.warnings.iter());
@@ -308,8 +308,8 @@ pub(super) fn replay(context: &Context, recovered: &Recovered) {
     {
         let id: ResourceIdentifier = item.clone().into();
         let text = format!(
-            "the server stopped while plugin {plugin} processed this item, and the plugin \
-             processes the item again; results of the first call may be left over"
+            "the server stopped while plugin {plugin} processed this item, and the plugin is \
+             called again; results of the first call may be left over"
         );
         context.report.warn(&id, text);
     }

@@ -29,7 +29,7 @@ pub(super) type NamespaceResult = Result<AppliedAction, Arc<NamespaceError>>;
 /// Why a namespace cannot be used. Shared by all its items.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NamespaceError {
-    #[error("the cluster serves no namespaces")]
+    #[error("the API server does not serve namespaces")]
     NotServed,
     #[error("the restore was stopped before the namespace {0} was ready")]
     Stopped(String),
@@ -57,8 +57,8 @@ pub(super) async fn restore(
         };
         if let Some(fields) = difference::differs(&value(&id.name)?, &value(base_name)?) {
             let text = format!(
-                "the namespace is not fully restored: it is mapped to {target}, which was \
-                 created from {base_name}, which differs: {}",
+                "labels or annotations of the namespace are not restored, because namespace \
+                 {target} was created from {base_name}: {}",
                 fields.join(", ")
             );
             context.report.warn(id, text);

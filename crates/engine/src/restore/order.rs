@@ -134,15 +134,15 @@ impl fmt::Display for Priorities {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Position in the restore.
-    pub stage: Stage,
+    pub group: StepGroup,
     /// The kinds, sorted by name.
     pub kinds: Vec<GroupResource>,
 }
 
 /// Position of a step in the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// CustomResourceDefinitions. After this stage the cluster may serve more kinds.
+pub enum StepGroup {
+    /// CustomResourceDefinitions. After this group the cluster may serve more kinds.
     Definitions,
     /// Namespaces.
     Namespaces,
@@ -164,25 +164,25 @@ pub fn steps<'a>(
 ) -> Vec<Step> {
     let mut remaining: BTreeSet<&GroupResource> = kinds.into_iter().collect();
     let mut steps = Vec::new();
-    let mut step = |stage, kinds: Vec<&GroupResource>| {
+    let mut step = |group, kinds: Vec<&GroupResource>| {
         if !kinds.is_empty() {
-            steps.push(Step { stage, kinds: kinds.into_iter().cloned().collect() });
+            steps.push(Step { group, kinds: kinds.into_iter().cloned().collect() });
         }
     };
-    step(Stage::Definitions, take_kinds(&mut remaining, &[DEFINITIONS], resources));
-    step(Stage::Namespaces, take_kinds(&mut remaining, &[NAMESPACES], resources));
+    step(StepGroup::Definitions, take_kinds(&mut remaining, &[DEFINITIONS], resources));
+    step(StepGroup::Namespaces, take_kinds(&mut remaining, &[NAMESPACES], resources));
     for name in &priorities.high {
-        step(Stage::High, take_kinds(&mut remaining, &[name], resources));
+        step(StepGroup::High, take_kinds(&mut remaining, &[name], resources));
     }
     let low = priorities.low.iter().map(|name| take_kinds(&mut remaining, &[name], resources));
     let low: Vec<_> = low.collect();
     let last = LAST_KINDS.map(|names| take_kinds(&mut remaining, names, resources));
-    step(Stage::Rest, remaining.into_iter().collect());
+    step(StepGroup::Rest, remaining.into_iter().collect());
     for kinds in low {
-        step(Stage::Low, kinds);
+        step(StepGroup::Low, kinds);
     }
     for kinds in last {
-        step(Stage::Last, kinds);
+        step(StepGroup::Last, kinds);
     }
     steps
 }
@@ -223,11 +223,11 @@ mod tests {
         GroupResource::new(group, resource)
     }
 
-    fn ordered(kinds: &[&str], priorities: &Priorities) -> Vec<(Stage, Vec<String>)> {
+    fn ordered(kinds: &[&str], priorities: &Priorities) -> Vec<(StepGroup, Vec<String>)> {
         let kinds: Vec<_> = kinds.iter().map(|name| kind(name)).collect();
         let steps = steps(&kinds, priorities, &Resources::new(usual_resources()));
         let names = |step: &Step| step.kinds.iter().map(ToString::to_string).collect();
-        steps.iter().map(|step| (step.stage, names(step))).collect()
+        steps.iter().map(|step| (step.group, names(step))).collect()
     }
 
     #[test]
@@ -285,23 +285,23 @@ mod tests {
             "namespaces",
             "customresourcedefinitions.apiextensions.k8s.io",
         ];
-        let one = |stage, name: &str| (stage, vec![name.to_owned()]);
+        let one = |group, name: &str| (group, vec![name.to_owned()]);
         let expected = vec![
-            one(Stage::Definitions, "customresourcedefinitions.apiextensions.k8s.io"),
-            one(Stage::Namespaces, "namespaces"),
-            one(Stage::High, "storageclasses.storage.k8s.io"),
-            one(Stage::High, "persistentvolumes"),
-            one(Stage::High, "persistentvolumeclaims"),
-            one(Stage::High, "clusterroles.rbac.authorization.k8s.io"),
-            one(Stage::High, "pods"),
-            one(Stage::High, "replicasets.apps"),
-            one(Stage::High, "services"),
-            (Stage::Rest, vec!["deployments.apps".into(), "widgets.example.io".into()]),
-            one(Stage::Low, "apps.kappctrl.k14s.io"),
-            one(Stage::Low, "packageinstalls.packaging.carvel.dev"),
-            one(Stage::Last, "apiservices.apiregistration.k8s.io"),
+            one(StepGroup::Definitions, "customresourcedefinitions.apiextensions.k8s.io"),
+            one(StepGroup::Namespaces, "namespaces"),
+            one(StepGroup::High, "storageclasses.storage.k8s.io"),
+            one(StepGroup::High, "persistentvolumes"),
+            one(StepGroup::High, "persistentvolumeclaims"),
+            one(StepGroup::High, "clusterroles.rbac.authorization.k8s.io"),
+            one(StepGroup::High, "pods"),
+            one(StepGroup::High, "replicasets.apps"),
+            one(StepGroup::High, "services"),
+            (StepGroup::Rest, vec!["deployments.apps".into(), "widgets.example.io".into()]),
+            one(StepGroup::Low, "apps.kappctrl.k14s.io"),
+            one(StepGroup::Low, "packageinstalls.packaging.carvel.dev"),
+            one(StepGroup::Last, "apiservices.apiregistration.k8s.io"),
             (
-                Stage::Last,
+                StepGroup::Last,
                 vec![
                     "mutatingwebhookconfigurations.admissionregistration.k8s.io".into(),
                     "validatingwebhookconfigurations.admissionregistration.k8s.io".into(),
@@ -322,14 +322,14 @@ mod tests {
             "gadgets.other.io",
         ];
         let priorities = "apiservices,widgets,po,-,secrets,gadgets.other".parse().unwrap();
-        let one = |stage, name: &str| (stage, vec![name.to_owned()]);
+        let one = |group, name: &str| (group, vec![name.to_owned()]);
         let expected = vec![
-            one(Stage::Namespaces, "namespaces"),
-            one(Stage::High, "apiservices.apiregistration.k8s.io"),
-            one(Stage::High, "widgets.example.io"),
-            one(Stage::High, "pods"),
-            one(Stage::Low, "secrets"),
-            one(Stage::Low, "gadgets.other.io"),
+            one(StepGroup::Namespaces, "namespaces"),
+            one(StepGroup::High, "apiservices.apiregistration.k8s.io"),
+            one(StepGroup::High, "widgets.example.io"),
+            one(StepGroup::High, "pods"),
+            one(StepGroup::Low, "secrets"),
+            one(StepGroup::Low, "gadgets.other.io"),
         ];
         assert_eq!(ordered(&kinds, &priorities), expected);
     }

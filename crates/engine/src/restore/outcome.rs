@@ -8,9 +8,9 @@ use bowline_store::file::{ResourceList, RestoreVolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::Fatal;
+use super::FatalError;
 use super::context::Context;
-use crate::journal::Recovered;
+use crate::journal::RecoveredRun;
 use crate::operation::{Operation, record};
 use crate::report::Report;
 
@@ -18,7 +18,7 @@ use crate::report::Report;
 #[derive(Debug)]
 pub struct RestoreOutcome {
     /// The reason why the restore could not continue, if so.
-    pub fatal: Option<Fatal>,
+    pub fatal: Option<FatalError>,
     /// Warnings and errors.
     pub report: Report,
     /// Result of each item.
@@ -117,9 +117,9 @@ impl ItemOutcomes {
 }
 
 /// Builds the outcome from the results of the stages.
-pub(super) fn conclude(
+pub(super) fn build_outcome(
     context: Context,
-    fatal: Option<Fatal>,
+    fatal: Option<FatalError>,
     hooks: (u64, u64),
     report: Arc<Report>,
 ) -> RestoreOutcome {
@@ -147,7 +147,7 @@ pub(super) fn conclude(
 }
 
 impl RestoreOutcome {
-    pub(super) fn without_items(fatal: Fatal, report: Report) -> Self {
+    pub(super) fn without_items(fatal: FatalError, report: Report) -> Self {
         Self {
             fatal: Some(fatal),
             report,
@@ -163,7 +163,7 @@ impl RestoreOutcome {
 
 /// Operations that an earlier process started.
 pub fn operations_before_restart(
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
     timeout: Duration,
     began: Timestamp,
 ) -> Vec<Operation> {

@@ -35,19 +35,19 @@ use tokio_util::sync::CancellationToken;
 use super::action::csi::{self, CsiRestoreContext};
 use super::apply::{self, ApplyError, Decision};
 use super::context::{Context, ContextInputs, ServedApi, assemble, discover};
-use super::download::BackupVolumes;
 use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject};
 use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
 use super::item_claims::ItemClaim;
 use super::order::{self, Priorities};
-use super::request::{ExistingObjectPolicy, Request};
-use super::unpack::Contents;
-use super::{Fatal, Options, Progress, action, collision, visit_all, volume};
+use super::request::{ExistingResourcePolicy, Request};
+use super::{FatalError, Options, Progress, action, collision, visit_all, volume};
 use crate::cluster::{Cluster, Error, Subresource};
+use crate::download::BackupVolumes;
 use crate::item::Object;
 use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
+use crate::unpack::Contents;
 use namespace_state::{NamespaceState, NamespaceStates};
 use refusal::PlannedDependencies;
 
@@ -137,12 +137,12 @@ impl PlanVerdict {
 }
 
 /// Plans a restore.
-pub async fn run(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
+pub async fn run(run: Run, now: Timestamp) -> Result<RestorePlan, FatalError> {
     // Boxed, because the future holds the whole state of a restore.
     Box::pin(plan_restore(run, now)).await
 }
 
-async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
+async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, FatalError> {
     let Run { request, cluster, contents, volumes, options } = run;
     let report = Arc::new(Report::default());
     let served_api = discover(&*cluster, &request, &report).await?;
@@ -242,13 +242,13 @@ fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifi
         return Finding::new(PlanVerdict::Refuse, error_text(&collision));
     }
     match context.request.existing_policy {
-        ExistingObjectPolicy::Update => Finding::new(
+        ExistingResourcePolicy::Update => Finding::new(
             PlanVerdict::Update,
             format!(
                 "the item would replace {conflicting_item}, which is restored under the same name"
             ),
         ),
-        ExistingObjectPolicy::Unset | ExistingObjectPolicy::Keep => Finding::new(
+        ExistingResourcePolicy::Unset | ExistingResourcePolicy::Keep => Finding::new(
             PlanVerdict::Skip,
             format!("{conflicting_item} is restored under the same name and would be kept"),
         ),
@@ -302,7 +302,7 @@ impl Planner {
         let is_served =
             stored.is_none_or(|stored| served_api.versions.choose(&kind, stored).is_ok());
         if !is_served && self.findings.lock().planned.defines(&kind) {
-            let reason = "the kind is not served before its definition is restored";
+            let reason = "the kind is not served before its CustomResourceDefinition is restored";
             return Finding::new(PlanVerdict::NotValidated, reason);
         }
         Finding::new(PlanVerdict::Refuse, error)
@@ -423,8 +423,8 @@ impl Planner {
                 return Finding::new(PlanVerdict::Skip, "the object exists and is identical");
             }
             Decision::Same { labels: Some(_) } => {
-                let reason = "the object exists and is identical; only the labels of the restore would be \
-                     added";
+                let reason = "the object exists and is identical; only the labels of the restore \
+                              would be added";
                 return Finding::new(PlanVerdict::Skip, reason);
             }
             Decision::Keep(fields) => {

@@ -20,7 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time;
 
-use bowline_api::restore::{ExistingResourcePolicy, RestoreHooks};
+use bowline_api::restore::{self, RestoreHooks};
 use bowline_api::{
     Backup, BackupStorageLocation, Duration, Restore, RestorePhase, RestoreSpec, label,
 };
@@ -33,11 +33,11 @@ use serde_json::Value;
 use super::filter;
 use super::modifier::Modifiers;
 use super::reset::VolumeOptions;
-use super::unpack::Contents;
-pub use crate::backup::request::{ListRefused, Lookup};
 use crate::glob::Globs;
+pub use crate::lookup::{ListRefused, Lookup};
 use crate::operation::record::RunRef;
 use crate::selector::Selector;
+use crate::unpack::Contents;
 pub use invalid::Invalid;
 use invalid::{ConfigMapRef, FilterLists, ValidationError};
 pub use source::source_backup;
@@ -80,7 +80,7 @@ impl Default for Defaults {
 
 /// A Restore after validation.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedRestore {
     /// The Restore with its defaults filled in, to be written back: its spec, and the part of the status that is
     /// known before the run. The phase is unchanged.
     pub restore: Restore,
@@ -114,7 +114,7 @@ pub struct Request {
     /// True if the readable part of a damaged archive is restored. Otherwise nothing is.
     pub allow_damaged: bool,
     /// Treatment of objects that already exist.
-    pub existing_policy: ExistingObjectPolicy,
+    pub existing_policy: ExistingResourcePolicy,
     /// Resource modifiers.
     pub modifiers: Option<Modifiers>,
     /// Exec and init hooks for pods.
@@ -125,7 +125,7 @@ pub struct Request {
 
 /// Treatment of an object that already exists in the cluster and differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExistingObjectPolicy {
+pub enum ExistingResourcePolicy {
     /// Not specified. The object stays, with a warning.
     Unset,
     /// The object stays, with a warning.
@@ -168,15 +168,21 @@ impl Request {
         let names = contents.namespaces();
         let mut selected = select_namespaces(&self.filter.namespaces, &names);
         let unknown = self.namespace_mapping.keys().filter(|from| !names.contains(&from.as_str()));
-        let warning =
-            |from: &String| format!("the backup has nothing in namespace {from}, which is mapped");
+        let warning = |from: &String| {
+            format!("namespace {from} in namespaceMapping has no items in the backup")
+        };
         selected.warnings.extend(unknown.map(warning));
         selected
     }
 }
 
 /// Fills in the defaults of a Restore and validates it.
-pub fn prepare(restore: &Restore, facts: &Facts, defaults: &Defaults, now: Timestamp) -> Prepared {
+pub fn prepare(
+    restore: &Restore,
+    facts: &Facts,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> PreparedRestore {
     let mut restore = restore.clone();
     if restore.spec.item_operation_timeout.is_zero() {
         restore.spec.item_operation_timeout = defaults.item_operation_timeout;
@@ -193,7 +199,7 @@ pub fn prepare(restore: &Restore, facts: &Facts, defaults: &Defaults, now: Times
         }
         _ => Err(invalid),
     };
-    Prepared { restore, outcome }
+    PreparedRestore { restore, outcome }
 }
 
 /// A [`Request`] without the Restore, which is not complete yet.
@@ -203,7 +209,7 @@ struct CheckedRequest {
     backup_name: BackupName,
     backup: Backup,
     filter: filter::Spec,
-    existing_policy: ExistingObjectPolicy,
+    existing_policy: ExistingResourcePolicy,
     modifiers: Option<Modifiers>,
     timeouts: Timeouts,
 }
@@ -377,15 +383,18 @@ fn is_container(container: &Value) -> bool {
     has_command && has_text("name") && has_text("image")
 }
 
-fn existing_policy(spec: &RestoreSpec, errors: &mut Vec<ValidationError>) -> ExistingObjectPolicy {
+fn existing_policy(
+    spec: &RestoreSpec,
+    errors: &mut Vec<ValidationError>,
+) -> ExistingResourcePolicy {
     match &spec.existing_resource_policy {
-        Some(ExistingResourcePolicy::None) => ExistingObjectPolicy::Keep,
-        Some(ExistingResourcePolicy::Update) => ExistingObjectPolicy::Update,
-        Some(ExistingResourcePolicy::Other(policy)) if !policy.is_empty() => {
+        Some(restore::ExistingResourcePolicy::None) => ExistingResourcePolicy::Keep,
+        Some(restore::ExistingResourcePolicy::Update) => ExistingResourcePolicy::Update,
+        Some(restore::ExistingResourcePolicy::Other(policy)) if !policy.is_empty() => {
             errors.push(ValidationError::ExistingResourcePolicy(policy.clone()));
-            ExistingObjectPolicy::Unset
+            ExistingResourcePolicy::Unset
         }
-        Some(ExistingResourcePolicy::Other(_)) | None => ExistingObjectPolicy::Unset,
+        Some(restore::ExistingResourcePolicy::Other(_)) | None => ExistingResourcePolicy::Unset,
     }
 }
 
@@ -443,7 +452,7 @@ fn select_namespaces(lists: &filter::Lists, names: &[&str]) -> SelectedNamespace
     SelectedNamespaces {
         names: names.iter().filter(is_selected).map(ToString::to_string).collect(),
         warnings: missing
-            .map(|glob| format!("the backup has nothing in namespace {glob}, which is included"))
+            .map(|glob| format!("included namespace {glob} has no items in the backup"))
             .collect(),
     }
 }

@@ -21,25 +21,23 @@ use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::order::Priorities;
 use super::request::{self, ALLOW_DAMAGED_ARCHIVE};
-use super::unpack::UnpackLimits;
 use super::volume::NoReporter;
-use super::{Fatal, Options, Progress, RestoreOutcome, Run, finalize, run};
+use super::{FatalError, Options, Progress, RestoreOutcome, Run, finalize, run};
 use crate::action::NamedAction;
-use crate::cluster::{
-    self, Cluster, Discovery, Error, Exec, ExecOutcome, Fake, Query, Subresource, WatchEvent,
-};
+use crate::cluster::{self, Cluster, Delegate, Discovery, Error, Fake};
 use crate::item::Object;
-use crate::journal::{InMemory, Recovered};
+use crate::journal::{InMemory, RecoveredRun};
 use crate::resource::{GroupResource, Resource};
 use crate::snapshotter::NoSnapshotters;
 use crate::testing::ValidRestore;
+use crate::unpack::UnpackLimits;
 
 /// An archive entry: path and content.
 type Entry = (String, Vec<u8>);
@@ -151,7 +149,7 @@ impl RestoreFixture {
             options,
             progress: Arc::clone(&self.progress),
             journal: Arc::new(InMemory::default()),
-            recovered: Recovered::default(),
+            recovered: RecoveredRun::default(),
             stop: CancellationToken::new(),
             cancel: self.cancel.clone(),
         };

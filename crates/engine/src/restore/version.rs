@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::unpack::Kind;
 use crate::resource::{GroupResource, Resource};
+use crate::unpack::Kind;
 
 /// Resources that the API server serves, in all versions.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct ChosenVersion {
     /// The resource to write to.
     pub resource: Arc<Resource>,
     /// The stored version to read, as an argument of
-    /// [`Contents::read`](super::unpack::Contents::read). `None` is the preferred one.
+    /// [`Contents::read`](crate::unpack::Contents::read). `None` is the preferred one.
     pub stored: Option<String>,
 }
 
@@ -34,11 +34,11 @@ pub struct ChosenVersion {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
     /// The resource is not served in any version.
-    #[error("the cluster does not serve {0}: is its definition missing?")]
+    #[error("the cluster does not serve {0}; its CustomResourceDefinition may be missing")]
     Resource(GroupResource),
     /// The resource is not served in any of the stored versions.
     #[error(
-        "the cluster does not serve {resource} in {}, in which the backup has it, but only in {}",
+        "the backup contains {resource} in {}, and the cluster serves it only in {}",
         stored.join(", "),
         served.join(", ")
     )]
@@ -133,7 +133,7 @@ fn not_served_in(id: &GroupResource, stored: Vec<String>, served: &[Arc<Resource
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::restore::unpack::{Contents, UnpackLimits, unpack};
+    use crate::unpack::{Contents, UnpackLimits, unpack};
 
     fn widgets() -> GroupResource {
         GroupResource::new("example.io", "widgets")
@@ -185,14 +185,14 @@ mod tests {
                 plain,
                 &["v3", "v2"],
                 Err(
-                    "the cluster does not serve widgets.example.io in v1, in which the backup has \
-                     it, but only in v3, v2",
+                    "the backup contains widgets.example.io in v1, and the cluster serves it only in v3, v2",
                 ),
             ),
             (
                 plain,
                 &[],
-                Err("the cluster does not serve widgets.example.io: is its definition missing?"),
+                Err("the cluster does not serve widgets.example.io; its CustomResourceDefinition \
+                     may be missing"),
             ),
         ] {
             let contents = archive(folders);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bowline_engine::backup::{Fatal, finalize};
+use bowline_engine::backup::{FatalError, finalize};
 use bowline_engine::cluster::{Error, ExecOutcome, Fake};
 use bowline_engine::operation::record::RunRef;
 use bowline_plugin::Code;
@@ -51,7 +51,11 @@ async fn without_namespaces_there_is_no_backup() {
     let run = run_of(&cluster, json!({}), store).await;
     cluster.fail_list("namespaces", 0, unavailable);
     let run = run_and_read(run).await;
-    assert!(matches!(run.outcome.archive, Err(Fatal::Namespaces(_))), "{:?}", run.outcome.archive);
+    assert!(
+        matches!(run.outcome.archive, Err(FatalError::Namespaces(_))),
+        "{:?}",
+        run.outcome.archive
+    );
     assert!(run.archive.is_empty());
 }
 
@@ -81,7 +85,7 @@ async fn existing_backup_is_not_overwritten() {
     other.status.get_or_insert_default().phase = Some(bowline_api::BackupPhase::Completed);
     store.commit(&other).await.unwrap();
     let run = run_and_read(run).await;
-    assert!(matches!(run.outcome.archive, Err(Fatal::Exists)));
+    assert!(matches!(run.outcome.archive, Err(FatalError::Exists)));
     assert!(run.archive.is_empty());
 }
 
@@ -104,7 +108,11 @@ async fn unknown_name_availability_at_the_end_does_not_fail_the_backup() {
         is_look.then(|| bowline_plugin::Error::new(Code::PermissionDenied, "never"))
     });
     let run = run_and_read(run_of(&cluster, json!({}), store_in(away)).await).await;
-    assert!(matches!(run.outcome.archive, Err(Fatal::ReadBucket(_))), "{:?}", run.outcome.archive);
+    assert!(
+        matches!(run.outcome.archive, Err(FatalError::ReadBucket(_))),
+        "{:?}",
+        run.outcome.archive
+    );
 }
 
 #[tokio::test]
@@ -129,7 +137,7 @@ async fn a_backup_that_is_stopped_leaves_no_archive_and_no_frozen_pod() {
     let stopping = Arc::new(stopping);
     run.cluster = Arc::clone(&stopping) as _;
     let run = run_and_read(run).await;
-    assert!(matches!(run.outcome.archive, Err(Fatal::Stopped)), "{:?}", run.outcome.archive);
+    assert!(matches!(run.outcome.archive, Err(FatalError::Stopped)), "{:?}", run.outcome.archive);
     assert!(run.archive.is_empty());
     let commands: Vec<String> =
         stopping.execs().into_iter().map(|exec| exec.command[0].clone()).collect();
@@ -224,7 +232,7 @@ async fn a_backup_that_is_stopped_freezes_no_other_pod() {
     }));
     run.cluster = Arc::clone(&stopping) as _;
     let run = run_and_read(run).await;
-    assert!(matches!(run.outcome.archive, Err(Fatal::Stopped)), "{:?}", run.outcome.archive);
+    assert!(matches!(run.outcome.archive, Err(FatalError::Stopped)), "{:?}", run.outcome.archive);
     assert_eq!(commands(&stopping), ["freeze a", "thaw a"]);
     let status = finalize::status(&bowline_api::Backup::default(), &run.outcome);
     assert_eq!(status.progress.unwrap().items_backed_up, 0);
@@ -293,7 +301,7 @@ async fn item_that_crashes_a_plugin_fails_alone() {
     let warnings = run.warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     let warned = |name: &str| {
-        let words = [name, "test.io/does-configmaps", "may have been done twice"];
+        let words = [name, "test.io/does-configmaps", "may be duplicates"];
         warnings.iter().any(|warning| words.iter().all(|word| warning.contains(word)))
     };
     assert!(warned("configmaps/shop/bystander") && warned("killer"), "{warnings:?}");

@@ -5,23 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_engine::backup::csi::{self, Discarded, SnapshotApi};
+use bowline_engine::backup::csi::{self, DiscardResult, SnapshotApi};
 use bowline_engine::backup::{finalize, replace};
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
-use bowline_engine::journal::{JournalEntry, recover};
+use bowline_engine::journal::{InMemory, JournalEntry, recover};
 use bowline_engine::operation::record::RunRef;
 use bowline_engine::operation::{Kind, Operation, State};
 use bowline_engine::report::Report;
-use bowline_plugin::OperationId;
+use bowline_plugin::{OperationId, ResourceIdentifier};
 use bowline_store::backend::Memory;
 use bowline_store::file::{BackupVolumeInfo, CsiSnapshotInfo, Method, Outcome};
 use futures::StreamExt as _;
 use serde_json::json;
 
-use crate::support::backup::{FinishedBackup, archive_of, run_and_read, run_of, store_in};
+use crate::support::backup::{
+    FinishedBackup, archive_of, fn_action, run_and_read, run_of, store_in,
+};
 use crate::support::csi::{
     BACKUP, CONTENTS, CsiTest, DriverBehaviour, FakeCsiDriver, GROUP, GROUP_CONTENTS, GROUPS,
-    SNAPSHOTS, class, cluster, resources, with_groups,
+    SNAPSHOTS, class, cluster, resources, volume, with_groups,
 };
 use crate::support::objects::claim;
 
@@ -284,7 +286,7 @@ async fn retained_snapshot_outlives_its_objects_and_discarded_one_does_not() {
     let (a, b) = (&snapshots[..1], &snapshots[1..]);
     let of_another = RunRef { uid: "another", ..BACKUP };
     let reach = SnapshotApi::discover(&*bench.cluster, of_another).await.unwrap().unwrap();
-    let Discarded { undeleted, not_found } = csi::discard(&reach, &snapshots).await;
+    let DiscardResult { undeleted, not_found } = csi::discard(&reach, &snapshots).await;
     assert_eq!((undeleted.len(), not_found.len()), (0, 2), "{not_found:?}");
     assert_eq!(bench.snapshots().len(), 2, "those of another backup are not touched");
     assert!(resources.resolve(SNAPSHOTS).is_some());
@@ -385,7 +387,7 @@ async fn group_that_would_include_other_claims_is_not_created() {
     assert_eq!(run.errors(), [""; 0]);
     assert_eq!((run.outcome.csi_snapshots.len(), bench.count(GROUPS)), (2, 0));
     let warnings = run.warnings();
-    let warnings = warnings.iter().filter(|text| text.contains("have the same label: other"));
+    let warnings = warnings.iter().filter(|text| text.contains("now have its label: other"));
     assert_eq!(warnings.count(), 2, "{:?}", run.warnings());
 }
 
@@ -489,7 +491,7 @@ async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
     assert_eq!(handles.len(), 2);
     let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&run.outcome.csi_snapshots);
-    let Discarded { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
+    let DiscardResult { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
     assert!(
         undeleted.len() == 1 && undeleted[0].1.contains("other snapshots are kept"),
         "{undeleted:?}"
@@ -521,7 +523,7 @@ async fn unreferenced_group_is_deleted_completely() {
     assert_eq!((bench.count(GROUPS), bench.count(SNAPSHOTS)), (1, 2));
     let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&again.outcome.csi_snapshots);
-    assert_eq!(csi::discard(&reach, &targets).await, Discarded::default());
+    assert_eq!(csi::discard(&reach, &targets).await, DiscardResult::default());
     for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
         assert_eq!(bench.count(plural), 0, "{plural}");
     }
@@ -542,5 +544,52 @@ async fn without_group_api_claims_are_snapshotted_one_by_one_with_a_warning() {
             warnings.len() == 2 && warnings.iter().all(|text| text.contains(reason)),
             "{warnings:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn no_snapshot_is_requested_if_the_start_of_its_block_cannot_be_journaled() {
+    for has_hooks in [true, false] {
+        let bench = CsiTest::new();
+        if !has_hooks {
+            let mut pod = bench.cluster.object("pods", "shop", "db").unwrap();
+            pod["metadata"]["annotations"] = json!({});
+            bench.cluster.put(pod);
+        }
+        let (mut run, _) = bench.run(Vec::new()).await;
+        run.journal =
+            Arc::new(InMemory::refusing(|entry| matches!(entry, JournalEntry::BlockStarted(_))));
+        let run = run_and_read(run).await;
+        assert_eq!(bench.snapshots(), [json!(null); 0], "{has_hooks}");
+        assert_eq!(bench.driver.handles(), [""; 0]);
+        assert!(!bench.driver.calls().contains(&"freeze".to_owned()));
+        assert!(!run.errors().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn no_snapshot_of_an_additional_claim_is_requested_if_its_intent_cannot_be_journaled() {
+    for refuses in [false, true] {
+        let bench = CsiTest::new();
+        bench.cluster.put(claim("shop", "c", "pv-c"));
+        bench.cluster.put(volume("pv-c", "c"));
+        let (mut run, _) = bench.run(Vec::new()).await;
+        run.backup_item_actions = vec![fn_action("pods", |_, output| {
+            output.additional_items = vec![ResourceIdentifier {
+                group: String::new(),
+                resource: "persistentvolumeclaims".to_owned(),
+                namespace: "shop".to_owned(),
+                name: "c".to_owned(),
+            }];
+            Ok(())
+        })];
+        run.journal = Arc::new(InMemory::refusing(move |entry| {
+            refuses && matches!(entry, JournalEntry::MoreIntents { .. })
+        }));
+        let run = run_and_read(run).await;
+        let calls = bench.driver.calls();
+        assert_eq!(calls.iter().any(|call| call == "begin c"), !refuses, "{calls:?}");
+        assert_eq!(bench.snapshots().len(), if refuses { 2 } else { 3 });
+        assert_eq!(run.errors().is_empty(), !refuses, "{:?}", run.errors());
     }
 }

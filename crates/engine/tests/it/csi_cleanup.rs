@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_api::Backup;
 use bowline_engine::action::NamedAction;
-use bowline_engine::backup::csi::{self, Discarded, SnapshotApi, Target};
+use bowline_engine::backup::csi::{self, DiscardResult, SnapshotApi, Target};
 use bowline_engine::cluster::{Error, Fake};
 use bowline_engine::report::Report;
 use bowline_plugin::{
@@ -93,7 +93,7 @@ async fn unreferenced_snapshot_is_deleted_at_the_end() {
     let run = bench.run_backup().await;
     assert_eq!(run.errors(), [""; 0]);
     let warnings = run.warnings();
-    assert!(warnings[0].contains("is not kept: no item in the backup"), "{warnings:?}");
+    assert!(warnings[0].contains("is deleted: no item in the backup"), "{warnings:?}");
     // Its VolumeSnapshot has gone by itself, which proves nothing.
     assert!(
         warnings.len() == 2 && warnings[1].contains("VolumeSnapshot does not exist"),
@@ -109,7 +109,7 @@ async fn unreferenced_snapshot_is_deleted_at_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_group_is_deleted_and_retried_at_the_end() {
-    for (behaviour, looks) in [(DriverBehaviour::Failing, 3), (DriverBehaviour::Stuck, 5)] {
+    for (behaviour, reads) in [(DriverBehaviour::Failing, 3), (DriverBehaviour::Stuck, 5)] {
         let bench = CsiTest::grouped(with_groups(), true);
         bench.driver.set_behaviour("group", behaviour);
         let run = bench.run_backup().await;
@@ -120,7 +120,7 @@ async fn failed_group_is_deleted_and_retried_at_the_end() {
         }
         let gets = bench.cluster.gets();
         let gets = gets.iter().filter(|id| id.resource == "volumegroupsnapshots").count();
-        assert_eq!(gets, looks, "not for each claim");
+        assert_eq!(gets, reads, "not for each claim");
     }
 }
 
@@ -208,13 +208,13 @@ async fn unlabelled_member_is_recognised_by_its_group() {
     let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&run.outcome.csi_snapshots);
     assert_eq!(csi::retain(&reach, &targets, &Report::default()).await, []);
-    let Discarded { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
+    let DiscardResult { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
     assert!(
         undeleted.len() == 1 && undeleted[0].1.contains("other snapshots are kept"),
         "{undeleted:?}"
     );
     assert_eq!(bench.driver.handles().len(), 2);
-    assert_eq!(csi::discard(&reach, &targets).await, Discarded::default());
+    assert_eq!(csi::discard(&reach, &targets).await, DiscardResult::default());
     assert_no_leftovers(&bench);
 }
 
@@ -253,13 +253,13 @@ async fn members_of_a_deleted_group_are_deleted_but_not_counted_as_discarded() {
     let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let whole = Target { namespace: "shop".into(), name: group.name.clone(), is_group: true };
     let targets = csi::targets_of(&run.outcome.csi_snapshots);
-    let Discarded { undeleted, not_found } = csi::discard(&reach, &targets).await;
+    let DiscardResult { undeleted, not_found } = csi::discard(&reach, &targets).await;
     assert_eq!((undeleted.len(), not_found.len()), (0, 2), "{undeleted:?} {not_found:?}");
     assert!(
         not_found.iter().all(|(_, missing)| missing.contains("VolumeGroupSnapshot does not exist"))
     );
     assert_eq!((bench.count(SNAPSHOTS), bench.count(CONTENTS)), (0, 0));
-    let Discarded { undeleted, not_found } = csi::discard(&reach, &[whole]).await;
+    let DiscardResult { undeleted, not_found } = csi::discard(&reach, &[whole]).await;
     assert_eq!((undeleted.len(), not_found.len()), (0, 1), "{undeleted:?} {not_found:?}");
 }
 

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bowline_engine::cluster::{
-    self, Cluster, Discovery, Exec, ExecOutcome, Fake, Query, Subresource, WatchEvent,
-};
+use bowline_engine::cluster::{self, Cluster, Delegate, Fake};
 use bowline_engine::item::Object;
 use bowline_engine::resource::Resource;
 use bowline_engine::restore::RestoreOutcome;
 use bowline_plugin::Item;
 use bowline_store::file::Messages;
-use futures::stream::BoxStream;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -25,26 +22,9 @@ use crate::support::restore_csi::{self, archived_claim};
 struct TimestampingCluster(Fake);
 
 #[async_trait]
-impl Cluster for TimestampingCluster {
-    async fn discover(&self) -> cluster::Result<Discovery> {
-        self.0.discover().await
-    }
-
-    fn list(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<Object>> {
-        self.0.list(of, query)
-    }
-
-    async fn get(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-    ) -> cluster::Result<Option<Object>> {
-        self.0.get(of, namespace, name).await
+impl Delegate for TimestampingCluster {
+    fn inner(&self) -> &dyn Cluster {
+        &self.0
     }
 
     async fn create(
@@ -56,39 +36,6 @@ impl Cluster for TimestampingCluster {
         let mut object: Value = item.parse().unwrap();
         object["metadata"]["creationTimestamp"] = json!(Timestamp::now());
         self.0.create(of, namespace, &Item::from_object(&object).unwrap()).await
-    }
-
-    async fn patch(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        door: Subresource,
-        patch: &Value,
-    ) -> cluster::Result<Object> {
-        self.0.patch(of, namespace, name, door, patch).await
-    }
-
-    async fn delete(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        uid: Option<&str>,
-    ) -> cluster::Result<()> {
-        self.0.delete(of, namespace, name, uid).await
-    }
-
-    fn watch(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<WatchEvent>> {
-        self.0.watch(of, query)
-    }
-
-    async fn exec(&self, exec: &Exec) -> cluster::Result<ExecOutcome> {
-        self.0.exec(exec).await
     }
 }
 

@@ -5,14 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_engine::cluster::{
-    self, Cluster, Discovery, Error, Exec, ExecOutcome, Fake, Query, Subresource, WatchEvent,
-};
+use bowline_engine::cluster::{self, Cluster, Delegate, Error, Fake};
 use bowline_engine::item::Object;
 use bowline_engine::resource::Resource;
 use bowline_engine::restore;
 use bowline_plugin::Item;
-use futures::stream::BoxStream;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -40,17 +37,9 @@ impl PodReplacingCluster {
 }
 
 #[async_trait]
-impl Cluster for PodReplacingCluster {
-    async fn discover(&self) -> cluster::Result<Discovery> {
-        self.fake.discover().await
-    }
-
-    fn list(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<Object>> {
-        self.fake.list(of, query)
+impl Delegate for PodReplacingCluster {
+    fn inner(&self) -> &dyn Cluster {
+        &self.fake
     }
 
     async fn get(
@@ -84,39 +73,6 @@ impl Cluster for PodReplacingCluster {
         }
         self.replace(namespace, &created.name);
         Ok(created)
-    }
-
-    async fn patch(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        door: Subresource,
-        patch: &Value,
-    ) -> cluster::Result<Object> {
-        self.fake.patch(of, namespace, name, door, patch).await
-    }
-
-    async fn delete(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        uid: Option<&str>,
-    ) -> cluster::Result<()> {
-        self.fake.delete(of, namespace, name, uid).await
-    }
-
-    fn watch(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<WatchEvent>> {
-        self.fake.watch(of, query)
-    }
-
-    async fn exec(&self, exec: &Exec) -> cluster::Result<ExecOutcome> {
-        self.fake.exec(exec).await
     }
 }
 
@@ -162,6 +118,6 @@ async fn terminating_namespace_does_not_delay_a_stop() {
     };
     let both = futures::future::join(restored, stopped);
     let (restored, ()) = tokio::time::timeout(Duration::from_mins(1), both).await.unwrap();
-    assert!(matches!(restored.fatal, Some(restore::Fatal::Stopped)), "{:?}", restored.fatal);
+    assert!(matches!(restored.fatal, Some(restore::FatalError::Stopped)), "{:?}", restored.fatal);
     assert_eq!(fake.creations(), []);
 }

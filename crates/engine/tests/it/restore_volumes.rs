@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_engine::cluster::{Error as ClusterError, Fake};
-use bowline_engine::journal::{InMemory, JournalEntry, Recovered, recover};
+use bowline_engine::journal::{InMemory, JournalEntry, RecoveredRun, recover};
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Request};
-use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_engine::restore::volume::{
     ByteProgress, ProgressReportError, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
 };
-use bowline_engine::restore::{self, Fatal, Options, Progress, RestoreOutcome, Run};
+use bowline_engine::restore::{self, FatalError, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_engine::testing::{CompleteSnapshotter, PartialSnapshotter, ValidRestore, archive};
+use bowline_engine::unpack::UnpackLimits;
 use bowline_plugin::{Code, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo};
 use bowline_store::backend::Memory;
 use bowline_store::file::{BackupVolumeInfo, Messages, Method, Snapshot};
@@ -219,7 +219,7 @@ struct World {
     allow_empty: bool,
     /// When the restore began. A process that carries it on did not begin it.
     started: Timestamp,
-    recovered: Recovered,
+    recovered: RecoveredRun,
     stop: CancellationToken,
     cancel: CancellationToken,
 }
@@ -296,7 +296,7 @@ impl World {
             spec: json!({}),
             allow_empty: false,
             started: Timestamp::now(),
-            recovered: Recovered::default(),
+            recovered: RecoveredRun::default(),
             stop: CancellationToken::new(),
             cancel: CancellationToken::new(),
         }
@@ -614,9 +614,9 @@ async fn mapped_claim_is_not_created_for_a_volume_held_by_another() {
     used(&world.fake);
     world.spec = json!({"namespaceMapping": {"shop": "copy"}, "restorePVs": false});
     let outcome = world.restore().await;
-    let error = "persistentvolumeclaims/data-1: volume pv-1 of the claim is not restored: the volume \
-         belongs to claim shop/data-1, and the backup has no copy of its data for another claim; \
-         to create an empty volume instead, restore with `--allow-empty-volumes`";
+    let error = "persistentvolumeclaims/data-1: volume pv-1 of the claim is not restored: the \
+                 volume is bound to claim shop/data-1, and its data is not in the backup; to \
+                 create an empty volume instead, restore with `--allow-empty-volumes`";
     assert_eq!(outcome.errors(), [error]);
     assert_eq!(outcome.claim("copy", "data-1"), None);
 
@@ -660,8 +660,9 @@ async fn known_volume_is_not_created_twice_after_a_crash() {
             "after {journaled} journal entries"
         );
         assert_eq!(outcome.restored.volumes.len(), 1);
-        let expected = "persistentvolumes/pv-1: the server stopped while plugin example.io/disk created a \
-             volume from snapshot snap-1; the volume, if it exists, may be left over";
+        let expected = "persistentvolumes/pv-1: the server stopped while plugin example.io/disk \
+                        created a volume from snapshot snap-1; the volume, if it exists, may be \
+                        left over";
         let warnings: &[&str] = if is_reported { &[expected] } else { &[] };
         assert_eq!(outcome.warnings(), warnings, "after {journaled} journal entries");
         // Also one that an earlier process has made, which may not have come to show it.
@@ -743,7 +744,7 @@ async fn canceled_restore_cancels_the_plugin_and_reports_leftovers() {
             world.cancel.cancel();
         };
         let (outcome, ()) = tokio::join!(world.restore(), cancel);
-        assert!(matches!(outcome.restored.fatal, Some(Fatal::Canceled)));
+        assert!(matches!(outcome.restored.fatal, Some(FatalError::Canceled)));
         assert_eq!(*world.disk.canceled.borrow(), ["snap-1"]);
         assert_eq!(outcome.volume("pv-1").is_some(), is_made, "{reason}");
         assert_eq!(outcome.claim("shop", "data-1"), None, "nothing new is begun");
@@ -763,8 +764,8 @@ async fn volume_creation_times_out() {
     let mut world = World::with(Disk::slow(Duration::from_hours(9))).await;
     world.spec = json!({"itemOperationTimeout": "2m"});
     let outcome = world.restore().await;
-    let reason = "plugin example.io/disk created no volume from snapshot snap-1: the plugin took longer \
-         than 120 s; an incomplete volume may be left over";
+    let reason = "plugin example.io/disk created no volume from snapshot snap-1: the plugin took \
+                  longer than 120 s; an incomplete volume may be left over";
     assert_eq!(outcome.errors()[0], format!("persistentvolumes/pv-1: {reason}"));
     assert_eq!(*world.disk.canceled.borrow(), ["snap-1"]);
     assert_eq!(*world.reporter.lines().last().unwrap(), format!("failed: {reason}"));
@@ -782,7 +783,7 @@ async fn shutdown_waits_briefly_and_the_next_server_resumes() {
             world.stop.cancel();
         };
         let (outcome, ()) = tokio::join!(world.restore(), stop);
-        assert!(matches!(outcome.restored.fatal, Some(Fatal::Stopped)));
+        assert!(matches!(outcome.restored.fatal, Some(FatalError::Stopped)));
         assert!(outcome.elapsed < 35 * SECOND, "{:?}", outcome.elapsed);
         assert_eq!(outcome.volume("pv-1").is_some(), is_made);
         let ends = world.reporter.lines().len() - 1;
@@ -878,8 +879,8 @@ async fn crashed_plugin_is_retried_once_and_leftovers_reported() {
     let world = World::with(disk).await;
     let outcome = world.restore().await;
     assert_eq!(outcome.errors(), [""; 0]);
-    let expected = "persistentvolumes/pv-1: plugin example.io/disk is called again for a volume from \
-         snapshot snap-1; a volume of the first call may be left over: it has died";
+    let expected = "persistentvolumes/pv-1: plugin example.io/disk is called again for a volume \
+                    from snapshot snap-1; a volume of the first call may be left over: it has died";
     assert_eq!(outcome.warnings(), [expected]);
     assert!(outcome.volume("pv-1").is_some());
     // A later process tells of the first one, too.
@@ -904,8 +905,8 @@ async fn unreferenced_volume_is_reported() {
         message: "no".into(),
     });
     let outcome = world.restore().await;
-    let expected = "persistentvolumes/pv-1: volume vol-1, which plugin example.io/disk created from \
-         snapshot snap-1, is left over: no object refers to it";
+    let expected = "persistentvolumes/pv-1: volume vol-1, which plugin example.io/disk created \
+                    from snapshot snap-1, is left over: no object refers to it";
     assert_eq!(outcome.warnings(), [expected]);
     assert_eq!((outcome.errors().len(), outcome.restored.volumes.len()), (1, 0));
 
@@ -927,9 +928,9 @@ async fn unreferenced_volume_is_reported() {
     let world = World { fake: Arc::new(Fake::usual()), ..world.next(Disk::good(), 2) };
     world.cancel.cancel();
     let outcome = world.restore().await;
-    assert!(matches!(outcome.restored.fatal, Some(Fatal::Canceled)));
-    let expected = "persistentvolumes/pv-1: plugin example.io/disk created volume vol-1 from snapshot \
-         snap-1; the volume is left over unless a PersistentVolume refers to it";
+    assert!(matches!(outcome.restored.fatal, Some(FatalError::Canceled)));
+    let expected = "persistentvolumes/pv-1: plugin example.io/disk created volume vol-1 from \
+                    snapshot snap-1; the volume is left over unless a PersistentVolume refers to it";
     assert_eq!(outcome.warnings(), [expected]);
 }
 

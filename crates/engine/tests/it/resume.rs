@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase};
 use bowline_engine::action::NamedAction;
 use bowline_engine::backup::{
-    self, Fatal, Recovery, ThawContext, ThawOutcome, ThawRetry, UnwrittenThaws, finalize, replace,
-    thaw_leftover_pods,
+    self, FatalError, Recovery, ThawContext, ThawOutcome, ThawRetry, UnwrittenThaws, finalize,
+    replace, thaw_leftover_pods,
 };
 use bowline_engine::cluster::{self, ExecOutcome, Fake};
 use bowline_engine::journal::{
-    BlockEnded, BlockStarted, FrozenByBlock, InMemory, JournalEntry, Pod, Recovered, recover,
+    BlockEnded, BlockStarted, FrozenByBlock, InMemory, JournalEntry, Pod, RecoveredRun, recover,
 };
 use bowline_engine::operation::{Counts, State};
 use bowline_engine::report::Report;
@@ -182,9 +182,9 @@ async fn frozen_pods_are_thawed_and_new_pods_of_the_same_name_are_not() {
     db["metadata"]["uid"] = json!("uid-1");
     for (uid, expected) in [("uid-1", vec!["thaw db".to_owned()]), ("uid-2", Vec::new())] {
         let cluster = Fake::usual().with(namespace("shop")).with(db.clone());
-        let recovered = Recovered {
+        let recovered = RecoveredRun {
             frozen: BTreeMap::from([(7, vec![frozen_pod("db", uid)])]),
-            ..Recovered::default()
+            ..RecoveredRun::default()
         };
         let (journal, report) = (InMemory::default(), Report::default());
         let thawed = thaw(&cluster, &recovered.frozen, &journal, &report).await;
@@ -251,7 +251,7 @@ async fn cancelled_backup_thaws_starts_nothing_and_reports_started_operations() 
     let journal = Arc::new(InMemory::default());
     run.journal = Arc::clone(&journal) as _;
     let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
-    assert!(matches!(outcome.archive, Err(Fatal::Canceled)), "{:?}", outcome.archive);
+    assert!(matches!(outcome.archive, Err(FatalError::Canceled)), "{:?}", outcome.archive);
     assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
     assert!(recover(journal.records()).frozen.is_empty());
 }

@@ -13,14 +13,16 @@ use bowline_engine::operation::{Kind, State};
 use bowline_engine::report::Report;
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_engine::testing::{CompleteSnapshotter, PartialSnapshotter};
-use bowline_plugin::{Code, Error, Item, Result, SnapshotId, VolumeId, VolumeInfo};
+use bowline_plugin::{
+    Code, Error, Item, ResourceIdentifier, Result, SnapshotId, VolumeId, VolumeInfo,
+};
 use bowline_store::backend::Memory;
 use bowline_store::file::{Outcome, SnapshotPhase};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::support::backup::{FinishedBackup, run_and_read, run_of, store_in};
+use crate::support::backup::{FinishedBackup, fn_action, run_and_read, run_of, store_in};
 use crate::support::objects::{namespace, object};
 
 /// A snapshotter that notes what it is asked, among what pods are told.
@@ -443,11 +445,11 @@ async fn plugin_that_hangs_during_a_freeze_is_given_up_and_its_snapshot_reclaime
     assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
     // If the server ends before that is in the journal, both are asked for again.
     let records = journal.records();
-    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::BlockStarted(begun) if !begun.intents.is_empty());
-    let begun = records.iter().position(is_begun).unwrap();
+    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::BlockStarted(started) if !started.intents.is_empty());
+    let started = records.iter().position(is_begun).unwrap();
     let ended =
         records.iter().position(|record| matches!(record, JournalEntry::BlockEnded(_))).unwrap();
-    for length in begun + 1..=ended {
+    for length in started + 1..=ended {
         let recovered = recover(records[..length].to_vec());
         assert_eq!(recovered.in_flight.len(), 2, "after {length} of {records:?}");
     }
@@ -592,4 +594,74 @@ async fn failing_snapshotter_does_not_hide_the_next_one() {
     let errors = run_and_read(run).await.errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(errors.iter().all(|text| text.contains("what is this")), "{errors:?}");
+}
+
+fn volume_id(name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: "persistentvolumes".to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
+}
+
+/// A pod without hooks, so that a journal which refuses entries does not end its block.
+fn pod_without_hooks() -> Value {
+    let mut pod = object("v1", "Pod", "shop", "db");
+    pod["metadata"]["uid"] = json!("pod-uid");
+    pod["spec"] = json!({
+        "containers": [{"name": "main"}],
+        "volumes": [
+            {"name": "a", "persistentVolumeClaim": {"claimName": "a"}},
+            {"name": "b", "persistentVolumeClaim": {"claimName": "b"}},
+        ],
+    });
+    pod["status"] = json!({"phase": "Running"});
+    pod
+}
+
+#[tokio::test]
+async fn no_snapshot_is_requested_if_the_start_of_its_block_cannot_be_journaled() {
+    for has_hooks in [true, false] {
+        let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+        let cluster = cluster(&disk);
+        if !has_hooks {
+            cluster.put(pod_without_hooks());
+        }
+        let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
+        run.cluster = cluster;
+        run.journal =
+            Arc::new(InMemory::refusing(|entry| matches!(entry, JournalEntry::BlockStarted(_))));
+        let run = run_and_read(run).await;
+        let calls = disk.calls();
+        let is_request = |call: &String| call.starts_with("begin ") || call == "freeze";
+        assert!(!calls.iter().any(is_request), "{has_hooks}: {calls:?}");
+        assert!(calls.iter().any(|call| call == "info pv-a"), "{calls:?}");
+        assert!(!run.errors().is_empty());
+        assert_eq!(ids(&run), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn no_snapshot_of_an_additional_volume_is_requested_if_its_intent_cannot_be_journaled() {
+    for refuses in [false, true] {
+        let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+        let cluster = cluster(&disk);
+        cluster.put(claim("c", "pv-c"));
+        cluster.put(volume("pv-c", "c"));
+        let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
+        run.cluster = cluster;
+        run.backup_item_actions = vec![fn_action("pods", |_, output| {
+            output.additional_items = vec![volume_id("pv-c")];
+            Ok(())
+        })];
+        run.journal = Arc::new(InMemory::refusing(move |entry| {
+            refuses && matches!(entry, JournalEntry::MoreIntents { .. })
+        }));
+        let run = run_and_read(run).await;
+        let calls = disk.calls();
+        assert_eq!(calls.iter().any(|call| call == "begin pv-c"), !refuses, "{calls:?}");
+        assert_eq!(ids(&run).len(), if refuses { 2 } else { 3 }, "the others are in the journal");
+        assert_eq!(run.errors().len(), usize::from(refuses), "{:?}", run.errors());
+    }
 }

@@ -258,7 +258,7 @@ async fn operation_is_cancelled_while_other_calls_hang() {
     assert_eq!(fake.cancelled(), ["op-0", "op-1", "op-2"]);
     assert_eq!(
         reported_leftovers(&found),
-        ["maybe operations of 14 calls for bowline-check-id, which it has not answered"]
+        ["possibly operations of 14 calls for bowline-check-id without an answer"]
     );
 }
 
@@ -271,8 +271,7 @@ async fn interrupted_call_is_reported_as_possible_operation() {
         let examine = async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await;
         let found = run_check_until(interrupt, examine).await;
         if kind == Kind::BackupItemActionV2 {
-            let expected =
-                "maybe operations of 1 call for bowline-check-id, which it has not answered";
+            let expected = "possibly operations of 1 call for bowline-check-id without an answer";
             assert_eq!(
                 (broken_rules(&found), reported_leftovers(&found)),
                 (vec![CANCEL_ALL], vec![expected])
@@ -306,12 +305,12 @@ async fn operation_that_ignores_cancellation_is_reported() {
         }))
         .await;
         let finding = found.iter().find(|finding| finding.rule == ENDS).unwrap();
-        let RuleVerdict::Holds(note) = &finding.verdict else { panic!("{finding:?}") };
+        let RuleVerdict::Holds(remark) = &finding.verdict else { panic!("{finding:?}") };
         let expected = "s, so the cancellation had no effect";
         assert_eq!(
-            note.as_ref().is_some_and(|note| note.ends_with(expected)),
+            remark.as_ref().is_some_and(|remark| remark.ends_with(expected)),
             is_reported,
-            "{note:?}"
+            "{remark:?}"
         );
     }
 }

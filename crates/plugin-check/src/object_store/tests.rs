@@ -152,12 +152,12 @@ async fn each_store_flaw_breaks_its_rule() {
         (Flaw::RefusesEmptyObjects, &["returns an empty object"]),
         (Flaw::Truncates, &["returns 8 MiB, put in pieces, as they were put"]),
         (Flaw::AppendsInsteadOfReplacing, &["replaces an object that is put again"]),
-        (Flaw::KeepsBrokenUploads, &["keeps nothing of an upload that broke"]),
+        (Flaw::KeepsBrokenUploads, &["keeps nothing of an interrupted upload"]),
         (
             Flaw::SaysThatAllExist,
             &[
                 "ObjectExists reports whether an object exists",
-                "keeps nothing of an upload that broke",
+                "keeps nothing of an interrupted upload",
                 "deletes an object",
             ],
         ),

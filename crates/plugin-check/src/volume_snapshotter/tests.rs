@@ -214,12 +214,12 @@ async fn no_snapshot_is_created_without_a_volume() {
     assert_eq!(fake.state.lock().snapshots, [] as [&str; 0]);
 }
 
-const POSSIBLE_VOLUME: &str = "maybe a volume made from the snapshot vol-bowline-check-id-0";
+const POSSIBLE_VOLUME: &str = "possibly a volume created from the snapshot vol-bowline-check-id-0";
 
 #[tokio::test(start_paused = true)]
 async fn possible_results_of_an_unanswered_call_are_named() {
     let snapshot = "snapshot vol-bowline-check-id-0";
-    let request = "maybe a snapshot with the tag bowline.io/request-id=bowline-check-id";
+    let request = "possibly a snapshot with the tag bowline.io/request-id=bowline-check-id";
     for (flaw, expected) in [
         (Flaw::None, None),
         (Flaw::HangsInCreate, Some(request)),

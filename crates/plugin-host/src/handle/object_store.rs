@@ -43,7 +43,7 @@ impl ObjectStore for Handle {
             culprit = wait_until_silent(&source, silence) => Err(match culprit {
                 SilentParty::Plugin => session.no_answer_error(Call { limit: silence, ..call }),
                 SilentParty::Source => {
-                    let text = format!("no byte of {key} to store for {} s", silence.as_secs_f32());
+                    let text = format!("no data to upload for object {key} for {} s", silence.as_secs_f32());
                     Error::new(Code::DeadlineExceeded, text)
                 }
             }),

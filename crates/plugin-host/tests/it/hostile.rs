@@ -40,7 +40,7 @@ async fn valid_entries_of_an_invalid_listing_are_used() {
         problems,
         [
             "plugin x.io/odd: unknown plugin kind `SnapshotItemAction`",
-            "BackupItemActionV2: `noslash` is no name of a plugin: it must have the form <DNS name>/<name>",
+            "BackupItemActionV2: `noslash` is not a plugin name: expected <DNS name>/<name>",
             "the binary lists BackupItemActionV2 x.io/empty-item twice",
         ]
     );

@@ -59,15 +59,15 @@ async fn invalid_handshakes_are_reported_with_name_and_reason() {
     ])
     .await;
     let expected = [
-        "a-garbage: invalid handshake: the first line on standard output is no handshake: `hello \
-         world",
+        "a-garbage: invalid handshake: the first line on standard output is not a handshake: \
+         `hello world",
         "b-nothing: no handshake within 3 s",
         "c-exits: the process ended before its handshake (exit status: 5): no license",
-        "d-version: invalid handshake: the plugin speaks version 1 of the plugin protocol, not 2",
-        "e-megabyte: invalid handshake: the first line on standard output is no handshake: `xxx",
+        "d-version: invalid handshake: unsupported plugin protocol version 1: expected 2",
+        "e-megabyte: invalid handshake: the first line on standard output is not a handshake: `xxx",
         "f-closes: no handshake within 3 s",
         "g-nobody: cannot connect to the socket",
-        "h-binary: invalid handshake: the first line on standard output is no handshake",
+        "h-binary: invalid handshake: the first line on standard output is not a handshake",
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
     for (problem, expected) in problems.iter().zip(expected) {
@@ -236,6 +236,6 @@ async fn silent_stream_times_out() {
         Some((Ok(Bytes::from("x")), n + 1))
     });
     let error = store.put_object("b", "k", Box::pin(body)).await.unwrap_err();
-    assert_eq!(error.message(), "no byte of k to store for 0.3 s");
+    assert_eq!(error.message(), "no data to upload for object k for 0.3 s");
     assert!(!store.object_exists("b", "k").await.unwrap());
 }

@@ -160,12 +160,12 @@ fn all_registration_errors_are_reported_together() {
     assert_eq!(
         mistakes(plugin),
         [
-            "`label` is no name of a plugin: it must have the form <DNS name>/<name>",
+            "`label` is not a plugin name: expected <DNS name>/<name>",
             "BackupItemActionV2 a.io/twice is registered twice",
-            "`a.io/` is no name of a plugin: nothing follows the slash",
+            "`a.io/` is not a plugin name: nothing follows the slash",
             "VolumeSnapshotterV2 a.io/vs is registered twice",
-            "VolumeSnapshotter a.io/vs is registered twice: to servers without version 2, \
-             version 2 is served as version 1",
+            "VolumeSnapshotter a.io/vs is registered twice: to servers without v2, the v2 plugin \
+             is served as v1",
         ]
     );
 }

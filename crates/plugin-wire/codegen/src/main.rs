@@ -7,7 +7,7 @@ use anyhow::Context;
 use sha2::{Digest, Sha256};
 
 fn main() -> anyhow::Result<()> {
-    let krate = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no parent folder")?;
+    let krate = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no parent directory")?;
     let (protos, generated) = (krate.join("proto"), krate.join("src/generated"));
 
     let mut files: Vec<PathBuf> = fs::read_dir(&protos)?

@@ -154,7 +154,7 @@ mod tests {
         for (entry, expected) in [
             (["/p", "ObjectStore", "a.io/b"], "Ok"),
             (["/p", "PluginLister", "a.io/b"], "plugin a.io/b: unknown plugin kind `PluginLister`"),
-            (["/p", "ObjectStore", "b"], "ObjectStore: `b` is no name of a plugin"),
+            (["/p", "ObjectStore", "b"], "ObjectStore: `b` is not a plugin name"),
             (["", "ObjectStore", "a.io/b"], "ObjectStore a.io/b has no command"),
         ] {
             let [command, kind, name] = entry.map(str::to_owned);

@@ -80,7 +80,7 @@ impl VolumeSnapshotter for V1Bridge {
             Err(error) => Err(match self.0.delete_snapshot(&snapshot).await {
                 Ok(()) => error.context(format_args!("completing snapshot {snapshot}")),
                 Err(leftover) => error.context(format_args!(
-                    "completing snapshot {snapshot}, which could not be deleted ({leftover})"
+                    "cannot complete snapshot {snapshot}, or delete it ({leftover})"
                 )),
             }),
         }

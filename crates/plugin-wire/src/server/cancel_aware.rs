@@ -56,7 +56,7 @@ impl Body for CancelAwareBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = Pin::new(&mut self.0).poll_frame(context);
         frame.map_err(|status| match status.code() {
-            Code::Cancelled => Status::aborted("the caller gave up"),
+            Code::Cancelled => Status::aborted("the server canceled the call"),
             _ => status,
         })
     }

@@ -35,7 +35,9 @@ impl generated::object_store_server::ObjectStore for Registry<dyn ObjectStore> {
         let mut messages = request.into_inner();
         let Some(first) = messages.message().await? else {
             // Velero sends nothing at all for an empty object, not even its name.
-            return Err(from_error(invalid("the call ended before it named an object")));
+            return Err(from_error(invalid(
+                "the stream ended before the bucket and key were sent",
+            )));
         };
         self.call(&first.plugin, |store| async move {
             let rest = messages.map_ok(|message| message.body);

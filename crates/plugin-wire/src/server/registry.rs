@@ -66,5 +66,5 @@ impl<T: ?Sized> Registry<T> {
 pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::new(Code::Aborted, format!("plugin panicked: {}", text.unwrap_or("without a text")))
+    Error::new(Code::Aborted, format!("plugin panicked: {}", text.unwrap_or("no message")))
 }

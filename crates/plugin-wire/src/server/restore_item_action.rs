@@ -28,8 +28,8 @@ impl generated::restore_item_action_server::RestoreItemAction for Registry<dyn R
     ) -> Answer<generated::RestoreItemActionExecuteResponse> {
         let request = request.into_inner();
         self.call(&request.plugin, |action| async move {
-            let (now, then) = (item(request.item)?, item(request.item_from_backup)?);
-            let output = action.execute(&now, &then, &resource(request.restore)?).await?;
+            let (current, original) = (item(request.item)?, item(request.item_from_backup)?);
+            let output = action.execute(&current, &original, &resource(request.restore)?).await?;
             if output.operation.is_some() {
                 return Err(needs_version_2("started an operation"));
             }
@@ -65,8 +65,8 @@ impl v2::restore_item_action_server::RestoreItemAction for Registry<dyn RestoreI
     ) -> Answer<v2::RestoreItemActionExecuteResponse> {
         let request = request.into_inner();
         self.call(&request.plugin, |action| async move {
-            let (now, then) = (item(request.item)?, item(request.item_from_backup)?);
-            let output = action.execute(&now, &then, &resource(request.restore)?).await?;
+            let (current, original) = (item(request.item)?, item(request.item_from_backup)?);
+            let output = action.execute(&current, &original, &resource(request.restore)?).await?;
             Ok(v2::RestoreItemActionExecuteResponse {
                 item: output.item.json().clone(),
                 additional_items: to_identifiers(output.additional_items),

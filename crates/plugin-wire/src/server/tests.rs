@@ -120,7 +120,7 @@ async fn invalid_request_is_refused_before_the_implementation() {
         ("", "{}", "the item is empty"),
         ("{}", "{}", "the item has no `kind`"),
         ("nonsense", "{}", "the item is no JSON object"),
-        (r#"{"kind":"Pod"}"#, "nonsense", "the backup or restore is no valid JSON"),
+        (r#"{"kind":"Pod"}"#, "nonsense", "the backup or restore is not valid JSON"),
     ] {
         let (plugin, item, backup) = (PLUGIN.into(), item.into(), backup.into());
         let request = v2::ExecuteRequest { plugin, item, backup };
@@ -133,7 +133,7 @@ async fn invalid_request_is_refused_before_the_implementation() {
 
     let mut store = generated::object_store_client::ObjectStoreClient::new(channel);
     let nothing = store.put_object(stream::empty()).await;
-    assert_status(nothing, Grpc::InvalidArgument, "ended before it named an object");
+    assert_status(nothing, Grpc::InvalidArgument, "ended before the bucket and key were sent");
     let plugin = PLUGIN.into();
     let request = generated::CreateSignedUrlRequest { plugin, ttl: -1, ..Default::default() };
     let text = "the time to live is negative";

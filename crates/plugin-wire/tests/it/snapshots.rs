@@ -156,7 +156,7 @@ async fn failed_snapshot_is_deleted() {
 async fn leftover_snapshot_is_named() {
     let failed = vec![Ok(State::Failed("no space".into()))];
     let (created, _) = create_with_script(failed, Ok(()), Err(Error::unknown("no rights"))).await;
-    let expected = "completing snapshot s, which could not be deleted (no rights): no space";
+    let expected = "cannot complete snapshot s, or delete it (no rights): no space";
     assert_eq!(created.unwrap_err().message(), expected);
 }
 

@@ -50,34 +50,50 @@ fn conditions_follow_from_phase_and_cancel_state() {
         (
             RUNNING,
             CancelState::Requested,
-            &["Completed=Unknown (InProgress)", "Canceling=True (Asked)"],
+            &["Completed=Unknown (InProgress)", "Canceling=True (CancelRequested)"],
         ),
         (
             RUNNING,
             CancelState::Effective,
-            &["Completed=Unknown (InProgress)", "Canceling=True (Asked)"],
+            &["Completed=Unknown (InProgress)", "Canceling=True (CancelRequested)"],
         ),
         (
             RunState::Ended(TerminalPhase::Failed),
             CancelState::Effective,
-            &["Completed=False (Failed)", "Canceling=False (Ended)", "Canceled=True (Asked)"],
+            &[
+                "Completed=False (Failed)",
+                "Canceling=False (RunEnded)",
+                "Canceled=True (CancelRequested)",
+            ],
         ),
         // Failed, but not because of the cancellation.
         (
             RunState::Ended(TerminalPhase::Failed),
             CancelState::Requested,
-            &["Completed=False (Failed)", "Canceling=False (Ended)", "Canceled=False (Ended)"],
+            &[
+                "Completed=False (Failed)",
+                "Canceling=False (RunEnded)",
+                "Canceled=False (RunEnded)",
+            ],
         ),
         (
             RunState::Ended(TerminalPhase::Completed),
             CancelState::Requested,
-            &["Completed=True (Completed)", "Canceling=False (Ended)", "Canceled=False (Ended)"],
+            &[
+                "Completed=True (Completed)",
+                "Canceling=False (RunEnded)",
+                "Canceled=False (RunEnded)",
+            ],
         ),
         // Contradictory input: a run that was stopped is not complete.
         (
             RunState::Ended(TerminalPhase::Completed),
             CancelState::Effective,
-            &["Completed=True (Completed)", "Canceling=False (Ended)", "Canceled=False (Ended)"],
+            &[
+                "Completed=True (Completed)",
+                "Canceling=False (RunEnded)",
+                "Canceled=False (RunEnded)",
+            ],
         ),
         (RunState::Deleting, CancelState::Requested, &[]),
     ] {
@@ -161,7 +177,7 @@ fn withdrawn_cancel_clears_its_condition() {
     let after = update(&before, run_summary(RUNNING, CancelState::NotRequested), second(2));
     assert_eq!(
         condition_texts(&after),
-        ["Completed=Unknown (InProgress)", "Canceling=False (NotAsked)"]
+        ["Completed=Unknown (InProgress)", "Canceling=False (CancelNotRequested)"]
     );
 }
 

@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase, BackupStatus};
-use bowline_engine::backup::request::{self, Prepared, Request, ValidationErrors};
+use bowline_engine::backup::request::{self, PreparedBackup, Request, ValidationErrors};
 use bowline_engine::backup::{Recovery, finalize};
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::Recovered;
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::operation::Operation;
 use bowline_engine::phase::{self, Stage, backup_stage};
 use bowline_plugin::BackupItemAction;
@@ -131,7 +131,7 @@ type NextStage = run::NextStage<Backup>;
 impl RunObject for Backup {
     type Name = BackupName;
     const NOUN: &'static str = "backup";
-    const OVER: Point = Point::BackupOver;
+    const OVER: Failpoint = Failpoint::BackupOver;
     const BUCKET_UNREACHABLE: &'static str = "cannot read the bucket";
     const FILE_REFUSED: &'static str =
         "a file of the backup cannot be read from the bucket; retrying";
@@ -164,7 +164,7 @@ impl RunObject for Backup {
         stage: Stage,
         end_reason: EndReason,
         failure: &str,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage, RunError> {
         run.end_from_journal(stage, end_reason, failure, recovered).await
     }
@@ -257,7 +257,7 @@ async fn start(
         return Err(RunError::Unchecked);
     }
     recheck_location(context, &mut known.facts.storage_location).await;
-    let Prepared { backup, outcome } =
+    let PreparedBackup { backup, outcome } =
         request::prepare(&backup, &known.facts, &known.defaults, Timestamp::now());
     let request = match outcome {
         Ok(request) => request,
@@ -275,7 +275,7 @@ async fn start(
     let guard = register_run(context, &backup, &scope)?;
     let backup = mark_in_progress(api, &backup).await?;
     context.metrics.backup_began(&backup);
-    failpoint::hit(Point::BackupInProgress);
+    failpoint::hit(Failpoint::BackupInProgress);
     tracing::info!("backup started");
     let store = match opened {
         Ok(store) => store,
@@ -314,10 +314,10 @@ async fn resume(
     let location = backup.spec.storage_location.clone();
     let opened = BackupRun::open(context, api, backup, &location, log, cancel).await?;
     let Some((mut run, recovered)) = opened else { return Ok(()) };
-    let next_stage = match (run.object.stage(), recovered.abandoned) {
+    let next_stage = match (run.object.stage(), recovered.ended_without_bucket) {
         (None, _) => return Ok(()),
         (Some(_), Some(stage)) => Box::pin(run.resume_end(stage, &recovered)).await?,
-        (Some(Stage::Items), None) => Box::pin(run.resume(recovered)).await?,
+        (Some(Stage::Items), None) => Box::pin(run.resume_items(recovered)).await?,
         (Some(stage), None) => {
             let next_stage = run.resume_stage(stage, &recovered).await?;
             run.recovered = Some(recovered);
@@ -338,7 +338,7 @@ impl BackupRun<'_> {
     ) -> Result<Result<(Request, NamespaceScope), ValidationErrors>, RunError> {
         let mut known = facts::gather_facts(self.context, &self.object).await?;
         presume_available(&mut known.facts.storage_location);
-        let Prepared { outcome, .. } =
+        let PreparedBackup { outcome, .. } =
             request::prepare(&self.object, &known.facts, &known.defaults, Timestamp::now());
         let scope = known.scope_of(&self.object);
         Ok(outcome.map(|request| (request, scope)))

@@ -40,8 +40,8 @@ use bowline_engine::delete::{
     self, Deadlines, DeletionFacts, DeletionJob, DeletionPlan, DeletionResult, DeletionVerdict,
     FileOwnership, InventoryError, OpenSnapshotters, Scope, SharedSnapshot,
 };
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::restore::download::DownloadError;
+use bowline_engine::download::DownloadError;
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
@@ -110,9 +110,9 @@ enum PrepareError {
     OpenStore(#[source] OpenError),
     #[error(transparent)]
     ReadInventory(InventoryError),
-    #[error("the CSI snapshots of the backup are not known")]
+    #[error("cannot read the list of CSI snapshots of the backup")]
     ReadCsiInventory(#[source] DownloadError),
-    #[error("the objects that belong to the backup are not known")]
+    #[error("cannot list the objects that belong to the backup")]
     FindOwnedObjects(#[source] RefusedRequest),
     #[error(transparent)]
     Possessions(UnknownPossessions),
@@ -331,7 +331,7 @@ impl Controller {
         match self.delete_contents(&prepared).await? {
             DeletionResult::Done => {
                 patch::delete_by_uid(&context.api(), &prepared.backup).await?;
-                failpoint::hit(Point::BackupRemoved);
+                failpoint::hit(Failpoint::BackupRemoved);
                 tracing::info!("backup deleted");
                 context.metrics.count_deletion(&schedule, Deletion::Success);
                 self.delete_requests(request, uid.as_deref()).await

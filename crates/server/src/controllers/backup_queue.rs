@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::backup::facts::live_namespaces;
 use crate::error_text::status_message;
 use crate::patch;
-use crate::queue::{self, Decision, Entry, NamespaceScope, Stage};
+use crate::queue::{self, Decision, Entry, NamespaceScope, QueueState};
 use crate::server::{Context, Error};
 
 /// Interval between passes over the queue when nothing changes.
@@ -105,17 +105,17 @@ struct Queue {
 /// State that the queue keeps from its last pass.
 #[derive(Debug, Default)]
 struct QueueView {
-    /// Writes that the watch does not show yet, by uid: the resource version before the write, and the stage after it.
-    written: HashMap<String, (Option<String>, Stage)>,
+    /// Writes that the watch does not show yet, by uid: the resource version before the write, and the state after it.
+    written: HashMap<String, (Option<String>, QueueState)>,
     /// All backups relevant to the queue, if no decision was left to carry out.
-    settled: Option<Vec<(String, Stage)>>,
+    settled: Option<Vec<(String, QueueState)>>,
 }
 
 /// A backup relevant to the queue.
 struct QueuedBackup<'a> {
     backup: &'a Backup,
     uid: String,
-    stage: Stage,
+    state: QueueState,
 }
 
 impl Queue {
@@ -125,12 +125,12 @@ impl Queue {
         let running = self.context.runs.backup_scopes();
         let mut open = self.queued_backups(&backups, &running);
         // Most Backups ended long ago.
-        if !open.iter().any(|one| matches!(one.stage, Stage::New | Stage::Queued(_))) {
+        if !open.iter().any(|one| matches!(one.state, QueueState::New | QueueState::Queued(_))) {
             return Ok(());
         }
-        let mut observed: Vec<(String, Stage)> =
-            open.iter().map(|one| (one.uid.clone(), one.stage)).collect();
-        observed.extend(running.iter().map(|(uid, _)| (uid.clone(), Stage::Running)));
+        let mut observed: Vec<(String, QueueState)> =
+            open.iter().map(|one| (one.uid.clone(), one.state)).collect();
+        observed.extend(running.iter().map(|(uid, _)| (uid.clone(), QueueState::Running)));
         if self.last_view.lock().settled.as_ref() == Some(&observed) {
             return Ok(());
         }
@@ -145,22 +145,22 @@ impl Queue {
         let mut decided: Vec<_> = open.iter().zip(decisions).collect();
         decided.sort_by_key(|(_, decision)| *decision != Decision::Start);
         for (one, decision) in decided {
-            let (status, stage) = match decision {
+            let (status, state) = match decision {
                 Decision::Stay => continue,
                 Decision::Start => {
                     let status =
                         json!({ "phase": BackupPhase::ReadyToStart, "queuePosition": null });
-                    (status, Stage::Running)
+                    (status, QueueState::Running)
                 }
                 Decision::Wait(position) => {
                     let status = json!({ "phase": BackupPhase::Queued, "queuePosition": position });
-                    (status, Stage::Queued(position))
+                    (status, QueueState::Queued(position))
                 }
             };
             let (name, version) = (one.backup.name_any(), one.backup.resource_version());
             match patch::patch_status(&self.api, &name, version.as_deref(), status).await {
                 Ok(_) => {
-                    self.last_view.lock().written.insert(one.uid.clone(), (version, stage));
+                    self.last_view.lock().written.insert(one.uid.clone(), (version, state));
                 }
                 // A deleted Backup has left the queue as well.
                 Err(error) if patch::is_not_found(&error) => {}
@@ -185,19 +185,19 @@ impl Queue {
         for backup in backups {
             let status = backup.status.as_ref();
             let phase = status.and_then(|status| status.phase.as_ref());
-            let shown = Stage::of(phase, status.map_or(0, |status| status.queue_position));
+            let shown = QueueState::of(phase, status.map_or(0, |status| status.queue_position));
             let uid = backup.metadata.uid.as_deref().unwrap_or_default();
-            let stage = match written.get(uid) {
+            let state = match written.get(uid) {
                 // The watch is behind this server's own write.
-                Some((before, stage)) if *before == backup.metadata.resource_version => {
-                    view.written.insert(uid.to_owned(), (before.clone(), *stage));
-                    *stage
+                Some((before, state)) if *before == backup.metadata.resource_version => {
+                    view.written.insert(uid.to_owned(), (before.clone(), *state));
+                    *state
                 }
                 _ => shown,
             };
-            let stage = queue_stage(stage, running.contains(uid), waiting.contains(uid));
-            if stage != Stage::NotQueued {
-                open.push(QueuedBackup { backup, uid: uid.to_owned(), stage });
+            let state = queue_state(state, running.contains(uid), waiting.contains(uid));
+            if state != QueueState::NotQueued {
+                open.push(QueuedBackup { backup, uid: uid.to_owned(), state });
             }
         }
         open
@@ -220,9 +220,10 @@ impl Queue {
         let scope = |one: &QueuedBackup| {
             live.as_ref().map_or(NamespaceScope::All, |live| scope_of(one.backup, live))
         };
-        let entry = |one: &QueuedBackup| Entry { stage: one.stage, scope: scope(one) };
+        let entry = |one: &QueuedBackup| Entry { state: one.state, scope: scope(one) };
         let deleted = deleted.into_iter();
-        let deleted = deleted.map(|scope| Entry { stage: Stage::Running, scope: scope.clone() });
+        let deleted =
+            deleted.map(|scope| Entry { state: QueueState::Running, scope: scope.clone() });
         open.iter().map(entry).chain(deleted).collect()
     }
 
@@ -243,12 +244,12 @@ impl Queue {
     }
 }
 
-/// Stage of a backup. A run of this process is running, whatever its phase; one that waits for its bucket is not, and
+/// State of a backup. A run of this process is running, whatever its phase; one that waits for its bucket is not, and
 /// asks again before it continues.
-fn queue_stage(reported: Stage, is_active: bool, waits_for_bucket: bool) -> Stage {
+fn queue_state(reported: QueueState, is_active: bool, waits_for_bucket: bool) -> QueueState {
     match reported {
-        _ if is_active => Stage::Running,
-        Stage::Running if waits_for_bucket => Stage::NotQueued,
+        _ if is_active => QueueState::Running,
+        QueueState::Running if waits_for_bucket => QueueState::NotQueued,
         shown => shown,
     }
 }
@@ -283,15 +284,15 @@ mod tests {
     #[test]
     fn backup_waiting_for_its_bucket_is_not_running() {
         for (shown, is_run, waits, expected) in [
-            (Stage::Running, false, false, Stage::Running),
-            (Stage::Running, false, true, Stage::NotQueued),
-            (Stage::Running, true, true, Stage::Running),
-            (Stage::NotQueued, true, false, Stage::Running),
-            (Stage::NotQueued, false, true, Stage::NotQueued),
-            (Stage::Queued(2), false, false, Stage::Queued(2)),
-            (Stage::New, false, false, Stage::New),
+            (QueueState::Running, false, false, QueueState::Running),
+            (QueueState::Running, false, true, QueueState::NotQueued),
+            (QueueState::Running, true, true, QueueState::Running),
+            (QueueState::NotQueued, true, false, QueueState::Running),
+            (QueueState::NotQueued, false, true, QueueState::NotQueued),
+            (QueueState::Queued(2), false, false, QueueState::Queued(2)),
+            (QueueState::New, false, false, QueueState::New),
         ] {
-            assert_eq!(queue_stage(shown, is_run, waits), expected, "{shown:?} {is_run} {waits}");
+            assert_eq!(queue_state(shown, is_run, waits), expected, "{shown:?} {is_run} {waits}");
         }
     }
 }

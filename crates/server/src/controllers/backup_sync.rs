@@ -191,7 +191,7 @@ impl Controller {
                 tracing::info!(
                     location = location.name_any(),
                     folder,
-                    "folder ignored: not a backup"
+                    "directory ignored: not a backup"
                 );
             }
         }

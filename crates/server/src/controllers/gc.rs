@@ -8,8 +8,8 @@
 //! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not. The request
 //!   records its origin ([`label::REQUESTED_BY`]), so that this is checked again right before the deletion starts.
 //! - Nothing expires while the clocks of this server and of the API server differ, and the number of deletions per hour
-//!   is limited (`deletion_limit.rs`): deletions caused by a wrong clock cannot be undone. Backups that are held get
-//!   the Event `RetentionHeld`.
+//! is limited (`deletion_limit.rs`): deletions caused by a wrong clock cannot be undone. Backups that are held get
+//! the Event `RetentionDelayed`.
 //! - The name of a request is derived from the Backup, so that two servers cannot create two.
 
 mod deletion_limit;
@@ -131,7 +131,7 @@ impl Controller {
         }
         if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) {
             tracing::debug!(
-                "the backup has expired and is not deleted: the server stopped at each attempt"
+                "the backup has expired, but every deletion attempt crashed the server"
             );
             return Ok(Requeue::OnChange);
         }

@@ -21,17 +21,17 @@ use std::time::Duration;
 use bowline_api::{Backup, BackupPhase, BackupSpec, Restore, RestorePhase, label};
 use bowline_engine::backup::snapshot;
 use bowline_engine::journal::{
-    Intent, Journal as _, JournalEntry, Recovered, SnapshotIntent, VolumeRequest, recover,
+    Intent, Journal as _, JournalEntry, RecoveredRun, SnapshotIntent, VolumeRequest, recover,
 };
 use bowline_engine::phase::Stage;
 use bowline_engine::restore;
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, InvalidName};
 use futures::StreamExt as _;
-use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt as _};
+use tokio::sync::oneshot;
 
 use self::bucket::{
     BucketAway, BucketRecord, RunBucket, UnknownBucket, find_record, open_bucket, recorded_in,
@@ -41,9 +41,10 @@ use self::scratch::{ScratchAttempts, ScratchOutcome, delete_scratch, report_rema
 use super::backup::{journal_cleanup, leftovers};
 use super::bucket_wait::elapsed;
 use super::run_resources;
-use super::thawer::Thawer;
 use crate::error_text::status_message;
-use crate::journal::{self, ConfigMapJournal, Orphan, SavedHooks, orphans, read};
+use crate::journal::{
+    self, ConfigMapJournal, JournalId, ListedJournal, SavedHooks, list_journals, read,
+};
 use crate::queue::NamespaceScope;
 use crate::server::{Context, Error};
 
@@ -59,12 +60,14 @@ const DAY: Duration = Duration::from_hours(24);
 const MAX_LOGGED_LEFTOVERS: usize = 100;
 const CONCURRENT_CLEANUPS: usize = 4;
 
-/// Cleans up orphaned journals until the server stops.
-pub async fn run(context: Arc<Context>) -> Result<(), Error> {
-    let thawer = Thawer::default();
-    // Thawing comes first, and then runs concurrently with cleanup, which may take long.
-    thawer.pass(&context).await;
-    join(Box::pin(thawer.run(&context)), Box::pin(run_cleanup(&context))).await;
+/// Cleans up orphaned journals until the server stops. Begins when pods have been thawed once, or cannot be.
+pub async fn run(
+    context: Arc<Context>,
+    first_thaw_pass: oneshot::Receiver<()>,
+) -> Result<(), Error> {
+    // An error means that the thawer has ended, and with it the server.
+    let _ = first_thaw_pass.await;
+    Box::pin(run_cleanup(&context)).await;
     Ok(())
 }
 
@@ -109,7 +112,7 @@ impl CleanupBackoff {
 }
 
 /// State of the run of a journal.
-enum RunStatus {
+enum JournalRunState {
     /// Running, or will be resumed.
     Active,
     /// The object of the run was deleted.
@@ -135,7 +138,7 @@ impl From<CleanupError> for KeepReason {
 /// Reason why cleanup failed. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum CleanupError {
-    #[error("the API server refused")]
+    #[error("the API server rejected the request")]
     Api(#[from] kube::Error),
     #[error(transparent)]
     Journal(#[from] journal::Error),
@@ -164,7 +167,7 @@ enum CleanupError {
 }
 
 #[derive(Debug, Default)]
-struct Stay {
+struct KeptJournal {
     /// Time of the last report.
     reported: Option<Timestamp>,
     /// Time since which a snapshot in flight cannot be reclaimed, by its request. An unreachable bucket does not count
@@ -175,7 +178,7 @@ struct Stay {
     scratch: ScratchAttempts,
 }
 
-impl Stay {
+impl KeptJournal {
     /// True if it is time to report that the journal stays: the first time, and then once a day.
     fn is_report_due(&mut self, now: Timestamp) -> bool {
         let is_due = self.reported.is_none_or(|at| elapsed(at, now) >= DAY);
@@ -195,38 +198,38 @@ impl Stay {
 
 async fn clean_all(
     context: &Context,
-    stays: &mut BTreeMap<RunUid, Stay>,
+    kept_journals: &mut BTreeMap<RunUid, KeptJournal>,
 ) -> Result<(), CleanupError> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // Journals before runs: the journal of a run that starts in between is not in the list.
-    let all = orphans(client, namespace, &BTreeSet::new()).await?;
-    let mut before = std::mem::take(stays);
+    let all = list_journals(client, namespace).await?;
+    let mut before = std::mem::take(kept_journals);
     let each = all.into_iter().map(|journal| {
-        let mut stay = before.remove(&journal.run).unwrap_or_default();
+        let mut kept = before.remove(&journal.id.run).unwrap_or_default();
         async move {
-            let ended = Box::pin(clean_one(context, &journal, &mut stay)).await;
-            (journal, stay, ended)
+            let ended = Box::pin(clean_one(context, &journal, &mut kept)).await;
+            (journal, kept, ended)
         }
     });
     let each: Vec<_> = each.collect();
     let mut each =
         std::pin::pin!(futures::stream::iter(each).buffer_unordered(CONCURRENT_CLEANUPS));
-    while let Some((journal, mut stay, ended)) = each.next().await {
-        let Orphan { kind, name, .. } = &journal;
+    while let Some((journal, mut kept, ended)) = each.next().await {
+        let JournalId { kind, name, .. } = &journal.id;
         match ended {
             // The journal may be open elsewhere for a moment.
-            Ok(false) if stay.reported.is_some() => {
-                stays.insert(journal.run, stay);
+            Ok(false) if kept.reported.is_some() => {
+                kept_journals.insert(journal.id.run, kept);
             }
             Ok(false) => {}
             Ok(true) => tracing::info!("removed the journal of {kind} {name}"),
             Err(reason) => {
-                if stay.is_report_due(Timestamp::now()) {
-                    report_stay(&journal, &reason);
+                if kept.is_report_due(Timestamp::now()) {
+                    report_kept(&journal, &reason);
                 } else {
                     tracing::debug!("the journal of {kind} {name} is still kept");
                 }
-                stays.insert(journal.run, stay);
+                kept_journals.insert(journal.id.run, kept);
             }
         }
     }
@@ -236,93 +239,103 @@ async fn clean_all(
 /// Cleans up one journal. Returns true if the journal is gone.
 async fn clean_one(
     context: &Context,
-    journal: &Orphan,
-    stay: &mut Stay,
+    journal: &ListedJournal,
+    kept: &mut KeptJournal,
 ) -> Result<bool, KeepReason> {
     if context.stop.is_cancelled() {
         return Ok(false);
     }
-    match run_status(context, journal).await? {
-        RunStatus::Active => Ok(false),
-        RunStatus::Deleted => {
+    match run_state(context, journal).await? {
+        JournalRunState::Active => Ok(false),
+        JournalRunState::Deleted => {
             // From now on, its bucket is asked again only as often as the backoff allows.
-            context.runs.clear_waiting_for_bucket(journal.run.as_str());
-            clean_up_deleted(context, journal, stay).await?;
+            context.runs.clear_waiting_for_bucket(journal.id.run.as_str());
+            clean_up_deleted(context, journal, kept).await?;
             Ok(true)
         }
-        RunStatus::Finished(backup) => {
-            let backup = backup_or_stand_in(backup, &context.options.namespace, journal);
+        JournalRunState::Finished(backup) => {
+            let backup = backup_or_placeholder(backup, &context.options.namespace, journal);
             let recovered = read_journal(context, journal).await?;
             let open_store = open_bucket(context, journal, &backup.spec.storage_location).await;
             let mut leftovers =
-                reclaim_all_in_flight(context, journal, &backup, &recovered, &open_store, stay)
+                reclaim_all_in_flight(context, journal, &backup, &recovered, &open_store, kept)
                     .await?;
             leftovers.extend(
-                reclaim_abandoned(context, journal, &backup, &recovered, &open_store).await?,
+                clean_up_after_end_without_bucket(
+                    context,
+                    journal,
+                    &backup,
+                    &recovered,
+                    &open_store,
+                )
+                .await?,
             );
             if !leftovers.is_empty() {
                 return Err(KeepReason::Leftovers(leftovers));
             }
-            finish(context, journal, &open_store, stay).await?;
+            finish(context, journal, &open_store, kept).await?;
             Ok(true)
         }
     }
 }
 
-fn report_stay(journal: &Orphan, reason: &KeepReason) {
-    let Orphan { run, kind, name, .. } = journal;
+fn report_kept(journal: &ListedJournal, reason: &KeepReason) {
+    let JournalId { run, kind, name } = &journal.id;
     let leftovers = match reason {
         KeepReason::Failed(reason) => {
             let reason = status_message(reason);
             return tracing::warn!("the journal of {kind} {name} is kept: {reason}");
         }
-        KeepReason::Leftovers(left) => left,
+        KeepReason::Leftovers(leftovers) => leftovers,
     };
     for one in leftovers.iter().take(MAX_LOGGED_LEFTOVERS) {
         tracing::error!("leftover of {kind} {name}: {one}");
     }
     tracing::error!(
-        left = leftovers.len(),
-        "cleanup will be retried; once the leftovers are gone by other means, delete the ConfigMaps with the label \
-         {}={run}",
+        leftovers = leftovers.len(),
+        "cleanup is retried; if you deleted the leftovers yourself, delete the ConfigMaps with the \
+         label {}={run}",
         label::JOURNAL
     );
 }
 
-async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, CleanupError> {
-    let Orphan { run, kind, name, .. } = journal;
+async fn run_state(
+    context: &Context,
+    journal: &ListedJournal,
+) -> Result<JournalRunState, CleanupError> {
+    let JournalId { run, kind, name } = &journal.id;
     // Runs of this process end on their own, whatever happened to their objects.
-    let is_held = context.runs.uids().iter().any(|uid| uid == run.as_str());
-    if is_held || context.runs.has_journal_open(run.as_str()) {
-        return Ok(RunStatus::Active);
+    let is_active = context.runs.uids().iter().any(|uid| uid == run.as_str());
+    if is_active || context.runs.has_journal_open(run.as_str()) {
+        return Ok(JournalRunState::Active);
     }
-    let is_it = |uid: Option<String>| uid.as_deref() == Some(run.as_str());
+    let is_of_run = |uid: Option<String>| uid.as_deref() == Some(run.as_str());
     let backups = context.api::<Backup>();
     if kind == "Backup" {
         let found = backups.get_opt(name).await?;
-        return Ok(match found.filter(|backup| is_it(backup.uid())) {
-            None => RunStatus::Deleted,
+        return Ok(match found.filter(|backup| is_of_run(backup.uid())) {
+            None => JournalRunState::Deleted,
             Some(backup) => {
                 let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
                 let is_over = phase.is_some_and(BackupPhase::is_terminal);
                 if is_over {
-                    RunStatus::Finished(Some(Box::new(backup)))
+                    JournalRunState::Finished(Some(Box::new(backup)))
                 } else {
-                    RunStatus::Active
+                    JournalRunState::Active
                 }
             }
         });
     }
     let found = context.api::<Restore>().get_opt(name).await?;
-    let Some(restore) = found.filter(|restore| is_it(restore.uid())) else {
-        return Ok(RunStatus::Deleted);
+    let Some(restore) = found.filter(|restore| is_of_run(restore.uid())) else {
+        return Ok(JournalRunState::Deleted);
     };
     let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
     if !phase.is_some_and(RestorePhase::is_terminal) {
-        return Ok(RunStatus::Active);
+        return Ok(JournalRunState::Active);
     }
     let backup = backups.get_opt(&restore.spec.backup_name).await?;
-    Ok(RunStatus::Finished(backup.map(Box::new)))
+    Ok(JournalRunState::Finished(backup.map(Box::new)))
 }
 
 /// Reason why a snapshot in flight was not reclaimed.
@@ -337,26 +350,26 @@ enum NotReclaimed {
 /// Removes the leftovers of a run whose object was deleted while no server was running, and then its journal.
 async fn clean_up_deleted(
     context: &Context,
-    orphan: &Orphan,
-    stay: &mut Stay,
+    journal: &ListedJournal,
+    kept: &mut KeptJournal,
 ) -> Result<(), KeepReason> {
-    let recovered = read_journal(context, orphan).await?;
-    let backup = placeholder_backup(&context.options.namespace, orphan);
-    if orphan.kind == "Backup" && !stay.operations_canceled && is_uncommitted(&recovered) {
+    let recovered = read_journal(context, journal).await?;
+    let backup = placeholder_backup(&context.options.namespace, journal);
+    if journal.id.kind == "Backup" && !kept.operations_canceled && is_uncommitted(&recovered) {
         // A bucket that is away must not keep plugins at work for a backup that is gone.
         journal_cleanup::cancel_operations(context, &backup, &recovered).await;
-        stay.operations_canceled = true;
+        kept.operations_canceled = true;
     }
-    let bucket = open_bucket(context, orphan, &backup.spec.storage_location).await;
-    let leftovers = if orphan.kind == "Backup" {
+    let bucket = open_bucket(context, journal, &backup.spec.storage_location).await;
+    let leftovers = if journal.id.kind == "Backup" {
         let mut leftovers =
-            delete_unless_recorded(context, orphan, &backup, &recovered, &bucket).await?;
+            delete_unless_recorded(context, journal, &backup, &recovered, &bucket).await?;
         leftovers.extend(
-            reclaim_all_in_flight(context, orphan, &backup, &recovered, &bucket, stay).await?,
+            reclaim_all_in_flight(context, journal, &backup, &recovered, &bucket, kept).await?,
         );
         leftovers
     } else {
-        volumes_left(context, &recovered).await?
+        find_leftover_volumes(context, &recovered).await?
     };
     if context.stop.is_cancelled() {
         return Err(KeepReason::Failed(CleanupError::Stopped));
@@ -364,18 +377,18 @@ async fn clean_up_deleted(
     if !leftovers.is_empty() {
         return Err(KeepReason::Leftovers(leftovers));
     }
-    Ok(finish(context, orphan, &bucket, stay).await?)
+    Ok(finish(context, journal, &bucket, kept).await?)
 }
 
 /// Removes the scratch files of a run without other leftovers, and then its journal: while the files exist, the journal
 /// records which run they belong to.
 async fn finish(
     context: &Context,
-    journal: &Orphan,
+    journal: &ListedJournal,
     bucket: &RunBucket,
-    stay: &mut Stay,
+    kept: &mut KeptJournal,
 ) -> Result<(), CleanupError> {
-    let outcome = delete_scratch(journal, bucket, &mut stay.scratch, Timestamp::now()).await?;
+    let outcome = delete_scratch(journal, bucket, &mut kept.scratch, Timestamp::now()).await?;
     remove_journal(context, journal).await?;
     if let ScratchOutcome::GivenUp { error, remaining } = outcome {
         report_remaining(context, journal, &error, &remaining).await;
@@ -385,14 +398,14 @@ async fn finish(
 
 /// True if the bucket cannot have the record of a backup, which is written only while finalizing: the backup waited for
 /// its bucket at an earlier stage.
-fn is_uncommitted(recovered: &Recovered) -> bool {
+fn is_uncommitted(recovered: &RecoveredRun) -> bool {
     recovered.bucket_lost_at_stage.is_some_and(|stage| stage < Stage::Finalizing)
 }
 
 /// Volumes that plugins created for a restore that was given up, and that no PersistentVolume refers to.
-async fn volumes_left(
+async fn find_leftover_volumes(
     context: &Context,
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
 ) -> Result<Vec<String>, CleanupError> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
@@ -405,11 +418,11 @@ async fn volumes_left(
 }
 
 /// Unused volumes that plugins created, or may have created without answering.
-fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
+fn unused_volumes(recovered: &RecoveredRun, used: &BTreeSet<&str>) -> Vec<String> {
     let is_unused =
         |one: &&VolumeRequest| one.ended.is_none() || !used.contains(&*one.started.name);
     let volumes = recovered.volumes.iter().filter(is_unused).cloned().collect();
-    let unused = Recovered { volumes, ..Recovered::default() };
+    let unused = RecoveredRun { volumes, ..RecoveredRun::default() };
     let leftovers = restore::leftover_volumes(&unused).into_iter();
     leftovers.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
 }
@@ -418,18 +431,18 @@ fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
 /// snapshot that its plugin does not find for a day is reported, and not asked for again.
 async fn reclaim_all_in_flight(
     context: &Context,
-    orphan: &Orphan,
+    journal: &ListedJournal,
     backup: &Backup,
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
     bucket: &RunBucket,
-    stay: &mut Stay,
+    kept: &mut KeptJournal,
 ) -> Result<Vec<String>, CleanupError> {
-    let mut left = Vec::new();
+    let mut leftovers = Vec::new();
     let mut settled = Vec::new();
     if recovered.in_flight.is_empty() {
-        return Ok(left);
+        return Ok(leftovers);
     }
-    let recorded_snapshots = recorded_in(bucket, backup, &orphan.run).await?;
+    let recorded_snapshots = recorded_in(bucket, backup, &journal.id.run).await?;
     for intent in &recovered.in_flight {
         let reclaimed: Result<(), NotReclaimed> = match &recorded_snapshots {
             Ok(recorded) => journal_cleanup::reclaim_one(context, backup, intent, recorded)
@@ -439,33 +452,34 @@ async fn reclaim_all_in_flight(
         };
         match reclaimed {
             Ok(()) => settled.push(intent),
-            Err(reason) if stay.gives_up(intent, Timestamp::now()) => {
+            Err(reason) if kept.gives_up(intent, Timestamp::now()) => {
                 journal_cleanup::log_unclear(intent, &reason.to_string());
                 settled.push(intent);
             }
             Err(reason) => {
-                left.push(format!("{}: {reason}", journal_cleanup::in_flight_description(intent)));
+                leftovers
+                    .push(format!("{}: {reason}", journal_cleanup::in_flight_description(intent)));
             }
         }
     }
     let settled = settled.into_iter().filter_map(|intent| intent.snapshot.as_ref());
     let reclaimed =
         |wanted: &SnapshotIntent| JournalEntry::Reclaimed { request: wanted.request.clone() };
-    append(context, orphan, &settled.map(reclaimed).collect::<Vec<_>>()).await?;
-    Ok(left)
+    append(context, journal, &settled.map(reclaimed).collect::<Vec<_>>()).await?;
+    Ok(leftovers)
 }
 
 async fn append(
     context: &Context,
-    orphan: &Orphan,
+    journal: &ListedJournal,
     records: &[JournalEntry],
 ) -> Result<(), CleanupError> {
     if records.is_empty() {
         return Ok(());
     }
-    let claim = context.runs.claim_journal_when_free(orphan.run.as_str()).await;
-    let _claim = claim.ok_or(CleanupError::Opened)?;
-    let (journal, _) = take_over_journal(context, orphan).await?;
+    let lock = context.runs.lock_journal_when_free(journal.id.run.as_str()).await;
+    let _lock = lock.ok_or(CleanupError::Opened)?;
+    let (journal, _) = take_over_journal(context, &journal.id).await?;
     for record in records {
         journal.append(record).await?;
     }
@@ -475,102 +489,112 @@ async fn append(
 /// Deletes snapshots and files of a backup. Returns the leftovers that only the journal knows of.
 async fn delete_unless_recorded(
     context: &Context,
-    orphan: &Orphan,
+    journal: &ListedJournal,
     backup: &Backup,
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
     bucket: &RunBucket,
 ) -> Result<Vec<String>, CleanupError> {
-    let made = journal_cleanup::created_objects(recovered);
+    let created = journal_cleanup::created_objects(recovered);
     let store = match bucket {
         RunBucket::Same(store) => store,
         RunBucket::Away(error) => return Err(Arc::clone(error).into()),
         // The unknown bucket may have the complete backup.
         RunBucket::Unknown(reason) => {
-            return Ok(made.into_iter().map(|one| format!("{one}: {reason}")).collect());
+            return Ok(created.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }
     };
     let name = BackupName::new(backup.name_any())?;
-    let is_asked = recovered.abandoned.is_some_and(|stage| stage < Stage::Finalizing);
-    let recorded = find_record(store, &name, &orphan.run, made.is_empty() || is_asked).await?;
+    let may_be_absent =
+        recovered.ended_without_bucket.is_some_and(|stage| stage < Stage::Finalizing);
+    let recorded =
+        find_record(store, &name, &journal.id.run, created.is_empty() || may_be_absent).await?;
     if recorded == BucketRecord::Ours {
         return Ok(Vec::new());
     }
-    let left = journal_cleanup::delete_created(context, backup, recovered).await;
-    if left.is_empty() && recorded == BucketRecord::Nothing {
+    let leftovers = journal_cleanup::delete_created(context, backup, recovered).await;
+    if leftovers.is_empty() && recorded == BucketRecord::Nothing {
         // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
         let _held = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
         if namesake?.is_none() {
             // If the journal stays for another reason, an empty location is expected next time. Each append starts a
             // page, so one is enough.
-            if recovered.abandoned != Some(Stage::Items) {
-                let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
-                append(context, orphan, &[absent]).await?;
+            if recovered.ended_without_bucket != Some(Stage::Items) {
+                let absent =
+                    JournalEntry::EndedWithoutBucket { stage: Stage::Items, at: Timestamp::now() };
+                append(context, journal, &[absent]).await?;
             }
             leftovers::delete_bucket_files(store, &name).await;
         }
     }
-    Ok(left)
+    Ok(leftovers)
 }
 
 /// The Backup of a run that has ended, or a placeholder with what is known of it.
-fn backup_or_stand_in(found: Option<Box<Backup>>, namespace: &str, orphan: &Orphan) -> Backup {
-    found.map_or_else(|| placeholder_backup(namespace, orphan), |found| *found)
+fn backup_or_placeholder(
+    found: Option<Box<Backup>>,
+    namespace: &str,
+    journal: &ListedJournal,
+) -> Backup {
+    found.map_or_else(|| placeholder_backup(namespace, journal), |found| *found)
 }
 
 /// Placeholder for a Backup that is gone.
-fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
-    let mut backup = Backup::new(&orphan.name, BackupSpec::default());
+fn placeholder_backup(namespace: &str, journal: &ListedJournal) -> Backup {
+    let mut backup = Backup::new(&journal.id.name, BackupSpec::default());
     backup.metadata.namespace = Some(namespace.to_owned());
-    backup.metadata.uid = Some(orphan.run.as_str().to_owned());
-    backup.spec.storage_location = orphan.location.clone().unwrap_or_default();
+    backup.metadata.uid = Some(journal.id.run.as_str().to_owned());
+    backup.spec.storage_location = journal.location.clone().unwrap_or_default();
     backup
 }
 
 /// Reads a journal, without keeping others from opening it.
-async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, CleanupError> {
-    let records = read(context.client.clone(), &context.options.namespace, orphan).await?;
+async fn read_journal(
+    context: &Context,
+    journal: &ListedJournal,
+) -> Result<RecoveredRun, CleanupError> {
+    let records = read(context.client.clone(), &context.options.namespace, &journal.id).await?;
     Ok(recover(records))
 }
 
 async fn take_over_journal(
     context: &Context,
-    orphan: &Orphan,
-) -> Result<(ConfigMapJournal, Recovered), CleanupError> {
-    let Orphan { run, kind, name, .. } = orphan;
+    id: &JournalId,
+) -> Result<(ConfigMapJournal, RecoveredRun), CleanupError> {
+    let JournalId { run, kind, name } = id;
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     let (journal, records) = ConfigMapJournal::open(client, namespace, run, kind, name).await?;
     Ok((journal, recover(records)))
 }
 
 /// Deletes what a backup created that ended without its bucket. Returns the leftovers, including those of a restore.
-async fn reclaim_abandoned(
+async fn clean_up_after_end_without_bucket(
     context: &Context,
-    orphan: &Orphan,
+    journal: &ListedJournal,
     backup: &Backup,
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
     bucket: &RunBucket,
 ) -> Result<Vec<String>, CleanupError> {
-    match recovered.abandoned {
+    match recovered.ended_without_bucket {
         None => Ok(Vec::new()),
-        Some(_) if orphan.kind != "Backup" => volumes_left(context, recovered).await,
+        Some(_) if journal.id.kind != "Backup" => find_leftover_volumes(context, recovered).await,
         // Another server has completed the backup.
         Some(_) if was_whole(backup) => Ok(Vec::new()),
         Some(Stage::Items | Stage::Waiting) => {
             Ok(journal_cleanup::delete_created(context, backup, recovered).await)
         }
         Some(Stage::Finalizing | Stage::Over) => {
-            delete_unless_recorded(context, orphan, backup, recovered, bucket).await
+            delete_unless_recorded(context, journal, backup, recovered, bucket).await
         }
     }
 }
 
 /// Removes a journal, unless pods may still be frozen.
-async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), CleanupError> {
-    let run = &orphan.run;
-    let claim = context.runs.claim_journal_when_free(run.as_str()).await;
-    let _claim = claim.ok_or(CleanupError::Opened)?;
-    let (journal, mut recovered) = take_over_journal(context, orphan).await?;
+async fn remove_journal(context: &Context, journal: &ListedJournal) -> Result<(), CleanupError> {
+    let run = &journal.id.run;
+    let lock = context.runs.lock_journal_when_free(run.as_str()).await;
+    let _lock = lock.ok_or(CleanupError::Opened)?;
+    let (journal, mut recovered) = take_over_journal(context, &journal.id).await?;
     context.runs.unwritten_thaws.apply(run.as_str(), &mut recovered.frozen);
     if !recovered.frozen.is_empty() {
         return Err(CleanupError::Frozen);

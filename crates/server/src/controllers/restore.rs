@@ -19,12 +19,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_api::annotation::finalizer;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::Recovered;
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::operation::{Counts, Operation};
 use bowline_engine::phase::{self, Stage, restore_stage};
 use bowline_engine::restore::finalize;
-use bowline_engine::restore::request::{self, Prepared};
+use bowline_engine::restore::request::{self, PreparedRestore};
 use bowline_plugin::RestoreItemAction;
 use bowline_plugin_host as plugin_host;
 use bowline_store::{BackupStore, RestoreName};
@@ -129,7 +129,7 @@ type NextStage = run::NextStage<Restore>;
 impl RunObject for Restore {
     type Name = RestoreName;
     const NOUN: &'static str = "restore";
-    const OVER: Point = Point::RestoreOver;
+    const OVER: Failpoint = Failpoint::RestoreOver;
     const BUCKET_UNREACHABLE: &'static str = "cannot read or write the files of the restore";
     const FILE_REFUSED: &'static str = "a file cannot be read from the bucket; retrying";
 
@@ -166,7 +166,7 @@ impl RunObject for Restore {
         _: Stage,
         end_reason: EndReason,
         failure: &str,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage, RunError> {
         Ok(run.end_given_up(&end_reason.message(failure), recovered).await)
     }
@@ -217,7 +217,7 @@ impl RunStatus for RestoreStatus {
         Self {
             errors: self.errors.saturating_add(i64::from(self.failure_reason.is_empty())),
             failure_reason: FailureReason::Canceled(CANCELED).to_string(),
-            ..finalize::conclude(&Self { phase: None, ..self.clone() }, Timestamp::now())
+            ..finalize::completed_status(&Self { phase: None, ..self.clone() }, Timestamp::now())
         }
     }
 }
@@ -266,7 +266,7 @@ async fn start(
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
     recheck_location(context, &mut known.facts.location).await;
-    let Prepared { restore: filled, outcome } =
+    let PreparedRestore { restore: filled, outcome } =
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
     let request = match outcome {
         Ok(request) => {
@@ -301,7 +301,7 @@ async fn start(
     };
     let restore = mark_in_progress(api, &filled).await?;
     context.metrics.restore_began(&restore);
-    failpoint::hit(Point::RestoreInProgress);
+    failpoint::hit(Failpoint::RestoreInProgress);
     let location = request.backup.spec.storage_location.clone();
     let opening = RestoreRun::open(context, api, restore, &location, log, cancel);
     let Some((mut run, recovered)) = opening.await? else { return Ok(()) };
@@ -328,7 +328,7 @@ async fn resume(
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
     presume_available(&mut known.facts.location);
-    failpoint::hit(Point::RestoreInProgress);
+    failpoint::hit(Failpoint::RestoreInProgress);
     let location = known.location_name();
     let opening = RestoreRun::open(context, api, restore, &location, log, cancel);
     let Some((mut run, recovered)) = opening.await? else { return Ok(()) };

@@ -103,7 +103,7 @@ pub(super) async fn run_until_gone<T>(
         outcome = &mut run => return (outcome, true),
         () = &mut object_gone => {}
     }
-    tracing::warn!("the object of the run was deleted; stopping the run");
+    tracing::warn!("the Backup or Restore was deleted; stopping the run");
     stop.cancel();
     // Not dropped: frozen pods must be thawed.
     (run.await, false)

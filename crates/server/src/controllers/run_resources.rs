@@ -1,5 +1,7 @@
 //! Resources that a backup or a restore holds while it is active.
 
+mod outage;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -7,8 +9,8 @@ use bowline_api::backup::BackupHooks;
 use bowline_api::{Backup, label};
 use bowline_engine::backup::{ThawContext, ThawRetry, give_up_if_canceled, thaw_leftover_pods};
 use bowline_engine::cluster::Cluster;
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::{self, Journal as _, JournalEntry, Recovered, recover};
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::{self, Journal as _, JournalEntry, RecoveredRun, recover};
 use bowline_engine::operation::Counts;
 use bowline_engine::phase::Stage;
 use bowline_engine::report::Report;
@@ -24,7 +26,7 @@ use super::run::RunError;
 use super::thawer;
 use crate::error_text::status_message;
 use crate::events::{Milestone, newly_passed_quarter};
-use crate::journal::{ConfigMapJournal, Error, Orphan, SavedHooks};
+use crate::journal::{ConfigMapJournal, Error, JournalId, SavedHooks};
 use crate::log::RunLog;
 use crate::runs::OpenJournal;
 use crate::server::Context;
@@ -61,17 +63,17 @@ impl<'a> RunResources<'a> {
         stage: Option<Stage>,
         log: &'a RunLog,
         cancel: CancellationToken,
-    ) -> Result<(Self, Recovered), Error> {
+    ) -> Result<(Self, RecoveredRun), Error> {
         let (client, namespace) = (context.client.clone(), &context.options.namespace);
         let open = context.runs.open_journal(uid.as_str()).await;
         let opened = ConfigMapJournal::open(client, namespace, &uid, kind, name).await;
         if opened.as_ref().is_err_and(is_damaged) {
             let (run, kind, name) = (uid.clone(), kind.to_owned(), name.to_owned());
-            let damaged = Orphan { run, kind, name, location: None, bucket: None };
+            let damaged = JournalId { run, kind, name };
             let given_up = context.stop.child_token();
             tokio::select! {
                 () = thawer::thaw_damaged(context, &damaged, ThawRetry::DuringOutage(&given_up)) => {}
-                () = give_up_if_canceled(&cancel, &given_up) => {}
+                never = give_up_if_canceled(&cancel, &given_up) => match never {},
             }
         }
         let (journal, records) = opened?;
@@ -105,7 +107,7 @@ impl<'a> RunResources<'a> {
     /// Journals that this process has started or resumed the run.
     pub(super) async fn journal_attempt(&self) -> Result<(), journal::Error> {
         self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await?;
-        failpoint::hit(Point::AttemptJournaled);
+        failpoint::hit(Failpoint::AttemptJournaled);
         Ok(())
     }
 
@@ -118,8 +120,8 @@ impl<'a> RunResources<'a> {
         if let Err(error) = self.saved_hooks(context).save(hooks).await {
             let error = status_message(&error);
             tracing::warn!(
-                "the hooks of the backup are not saved: {error}; if the Backup is deleted while \
-                 a pod is frozen, the pod is not thawed"
+                "cannot save the hooks of the backup: {error}; if the Backup is deleted while a \
+                 pod is frozen, the pod cannot be thawed"
             );
         }
     }
@@ -130,14 +132,14 @@ impl<'a> RunResources<'a> {
 
     /// Thaws pods that an earlier process may have left frozen. A pod that cannot be reached is given up as in a
     /// running backup: it stays in the journal, and is thawed later.
-    pub(super) async fn thaw(
+    pub(super) async fn thaw_own_pods(
         &self,
         context: &Context,
         cluster: &dyn Cluster,
         backup: &Backup,
         report: &Report,
     ) {
-        let claim = self.journal.claim_frozen().await;
+        let lock = self.journal.lock_frozen().await;
         let thawing = ThawContext {
             cluster,
             run: self.uid.as_str(),
@@ -149,14 +151,17 @@ impl<'a> RunResources<'a> {
         let given_up = context.stop.child_token();
         let retry = ThawRetry::DuringOutage(&given_up);
         let outcome = tokio::select! {
-            outcome = thaw_leftover_pods(thawing, claim.frozen(), retry) => outcome,
-            never = give_up_if_canceled(&self.cancel, &given_up) => never,
+            outcome = thaw_leftover_pods(thawing, lock.frozen(), retry) => outcome,
+            never = give_up_if_canceled(&self.cancel, &given_up) => match never {},
         };
         if let Some(error) = &outcome.unwritten {
             tracing::warn!("pods were thawed, but the journal does not record it: {error}");
         }
         if let Some(error) = &outcome.error {
-            tracing::error!("{}; the backup continues without these pods", status_message(error));
+            tracing::error!(
+                "{}; the backup continues, and the server retries to thaw these pods",
+                status_message(error)
+            );
         }
     }
 
@@ -228,7 +233,7 @@ impl<'a> RunResources<'a> {
                 "scratch files are left over, and their deletion is retried a few times: {reason}"
             );
         } else if remove_journal(context, &self.journal, &self.uid, hooks).await? {
-            failpoint::hit(Point::JournalRemoved);
+            failpoint::hit(Failpoint::JournalRemoved);
             return Ok(());
         }
         context.runs.notify_leftovers();

@@ -11,6 +11,7 @@
 //! | any of these, damaged | read as far as possible; thawed pods are remembered; pages are marked when none is left |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,13 +25,15 @@ use bowline_store::name::RunUid;
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::run_resources;
 use crate::error_text::status_message;
 use crate::journal::{
-    ConfigMapJournal, Error, ListedJournal, Orphan, SavedHooks, SavedHooksError, list, mark_thawed,
+    ConfigMapJournal, Error, JournalId, ListedJournal, SavedHooks, SavedHooksError, list_journals,
+    mark_thawed,
 };
-use crate::server::Context;
+use crate::server::{self, Context};
 
 /// Pause between two passes.
 const PASS_PERIOD: Duration = Duration::from_secs(30);
@@ -40,7 +43,7 @@ const LOG_EVERY_PASSES: u32 = 2880;
 
 /// State of journals from one pass to the next.
 #[derive(Debug, Default)]
-pub(super) struct Thawer(Mutex<BTreeMap<RunUid, JournalThawState>>);
+struct Thawer(Mutex<BTreeMap<RunUid, JournalThawState>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct JournalThawState {
@@ -60,21 +63,29 @@ enum PassOutcome {
     Busy,
 }
 
-impl Thawer {
-    /// Passes over all journals until the server stops.
-    pub(super) async fn run(&self, context: &Context) {
-        loop {
-            tokio::select! {
-                () = context.stop.cancelled() => return,
-                () = tokio::time::sleep(PASS_PERIOD) => {}
-            }
-            self.pass(context).await;
+/// Thaws pods until the server stops. Reports the end of the first pass: cleanup waits for it, since it may take long.
+pub async fn run(
+    context: Arc<Context>,
+    first_pass: oneshot::Sender<()>,
+) -> Result<(), server::Error> {
+    let thawer = Thawer::default();
+    Box::pin(thawer.pass(&context)).await;
+    // No task waits if the server is stopping.
+    let _ = first_pass.send(());
+    loop {
+        tokio::select! {
+            () = context.stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(PASS_PERIOD) => {}
         }
+        Box::pin(thawer.pass(&context)).await;
     }
+}
 
-    pub(super) async fn pass(&self, context: &Context) {
+impl Thawer {
+    /// One pass over all journals.
+    async fn pass(&self, context: &Context) {
         let (client, namespace) = (context.client.clone(), &context.options.namespace);
-        let all = match list(client, namespace).await {
+        let all = match list_journals(client, namespace).await {
             Ok(all) => all,
             Err(error) => {
                 let error = status_message(&error);
@@ -83,7 +94,7 @@ impl Thawer {
         };
         // Restores freeze no pods.
         let backups: Vec<ListedJournal> =
-            all.into_iter().filter(|one| one.orphan.kind == "Backup").collect();
+            all.into_iter().filter(|one| one.id.kind == "Backup").collect();
         self.retain_listed(&backups);
         let each = backups.into_iter().map(|listed| self.thaw_listed(context, listed));
         let mut each =
@@ -96,27 +107,27 @@ impl Thawer {
     }
 
     async fn thaw_listed(&self, context: &Context, listed: ListedJournal) {
-        let ListedJournal { orphan, fingerprint } = listed;
-        if self.is_known_thawed(&orphan.run, fingerprint) {
+        let ListedJournal { id, fingerprint, .. } = listed;
+        if self.is_known_thawed(&id.run, fingerprint) {
             return;
         }
-        match Box::pin(thaw(context, &orphan)).await {
+        match Box::pin(thaw_journal(context, &id)).await {
             Ok(PassOutcome::Busy) => {}
             Ok(PassOutcome::Thawed) => {
-                if self.record_thawed(&orphan.run, fingerprint) {
-                    tracing::info!("pods of backup {} are thawed", orphan.name);
+                if self.record_thawed(&id.run, fingerprint) {
+                    tracing::info!("pods of backup {} are thawed", id.name);
                     context.runs.notify_leftovers();
                 }
             }
-            Ok(PassOutcome::StillFrozen(reason)) => self.report_still_frozen(&orphan, &reason),
-            Err(error) => self.report_still_frozen(&orphan, &status_message(&error)),
+            Ok(PassOutcome::StillFrozen(reason)) => self.report_still_frozen(&id, &reason),
+            Err(error) => self.report_still_frozen(&id, &status_message(&error)),
         }
     }
 
     /// Logs that pods of a journal may be frozen, if that is due.
-    fn report_still_frozen(&self, orphan: &Orphan, reason: &str) {
-        if self.record_still_frozen(&orphan.run) {
-            tracing::error!("pods of backup {} may still be frozen: {reason}", orphan.name);
+    fn report_still_frozen(&self, id: &JournalId, reason: &str) {
+        if self.record_still_frozen(&id.run) {
+            tracing::error!("pods of backup {} may still be frozen: {reason}", id.name);
         }
     }
 
@@ -144,67 +155,67 @@ impl Thawer {
     fn retain_listed(&self, listed: &[ListedJournal]) {
         let mut all = self.0.lock();
         let mut before = std::mem::take(&mut *all);
-        for ListedJournal { orphan, .. } in listed {
-            if let Some((run, known)) = before.remove_entry(&orphan.run) {
+        for ListedJournal { id, .. } in listed {
+            if let Some((run, known)) = before.remove_entry(&id.run) {
                 all.insert(run, known);
             }
         }
     }
 }
 
-async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, Error> {
-    let run = orphan.run.as_str();
+async fn thaw_journal(context: &Context, id: &JournalId) -> Result<PassOutcome, Error> {
+    let run = id.run.as_str();
     if let Some(journal) = context.runs.journal_of(run) {
-        let Some(claim) = journal.try_claim_frozen() else { return Ok(PassOutcome::Busy) };
+        let Some(lock) = journal.try_lock_frozen() else { return Ok(PassOutcome::Busy) };
         let unwritten = &context.runs.unwritten_thaws;
         // Pods are thawed even if an earlier thaw cannot be journaled yet.
         if let Err(error) = unwritten.write(run, &*journal).await {
             tracing::debug!("pods were thawed, but the journal does not record it yet: {error}");
         }
-        if claim.frozen().is_empty() {
+        if lock.frozen().is_empty() {
             // Item blocks in progress may have frozen other pods, so the result is not final.
             return Ok(PassOutcome::Busy);
         }
-        let hooks = hooks_of(context, orphan).await;
+        let hooks = hooks_of(context, id).await;
         let retry = ThawRetry::Never;
-        let outcome = thaw_frozen(context, orphan, &hooks, &*journal, claim.frozen(), retry).await;
+        let outcome = thaw_frozen(context, id, &hooks, &*journal, lock.frozen(), retry).await;
         return Ok(pass_outcome(&outcome));
     }
-    let Some(_claim) = context.runs.claim_journal(run) else { return Ok(PassOutcome::Busy) };
-    thaw_unopened(context, orphan, ThawRetry::Never).await
+    let Some(_lock) = context.runs.lock_journal(run) else { return Ok(PassOutcome::Busy) };
+    thaw_unopened(context, id, ThawRetry::Never).await
 }
 
 /// Thaws the pods that can be read from a damaged journal that no other task holds.
-pub(super) async fn thaw_damaged(context: &Context, orphan: &Orphan, retry: ThawRetry<'_>) {
-    if orphan.kind != "Backup" {
+pub(super) async fn thaw_damaged(context: &Context, id: &JournalId, retry: ThawRetry<'_>) {
+    if id.kind != "Backup" {
         return;
     }
-    let reason = match thaw_unopened(context, orphan, retry).await {
+    let reason = match thaw_unopened(context, id, retry).await {
         Ok(PassOutcome::Thawed | PassOutcome::Busy) => return,
         Ok(PassOutcome::StillFrozen(reason)) => reason,
         Err(error) => status_message(&error),
     };
-    tracing::error!("pods of backup {} may still be frozen: {reason}", orphan.name);
+    tracing::error!("pods of backup {} may still be frozen: {reason}", id.name);
 }
 
 async fn thaw_unopened(
     context: &Context,
-    orphan: &Orphan,
+    id: &JournalId,
     retry: ThawRetry<'_>,
 ) -> Result<PassOutcome, Error> {
     let (client, namespace) = (&context.client, &context.options.namespace);
-    let salvaged = crate::journal::salvage(client.clone(), namespace, orphan).await?;
+    let salvaged = crate::journal::salvage(client.clone(), namespace, id).await?;
     let frozen = FrozenPods::recover(&salvaged.records).all();
     if frozen.is_empty() {
         return Ok(PassOutcome::Thawed);
     }
-    let Orphan { run, kind, name, .. } = orphan;
-    let hooks = hooks_of(context, orphan).await;
+    let JournalId { run, kind, name } = id;
+    let hooks = hooks_of(context, id).await;
     match ConfigMapJournal::open(client.clone(), namespace, run, kind, name).await {
         Ok((journal, records)) => {
             // Read again: the task that had the journal open before may have written more.
             let frozen = FrozenPods::recover(&records).all();
-            Ok(pass_outcome(&thaw_frozen(context, orphan, &hooks, &journal, &frozen, retry).await))
+            Ok(pass_outcome(&thaw_frozen(context, id, &hooks, &journal, &frozen, retry).await))
         }
         // Pods are thawed even if the journal cannot be written.
         Err(error) => {
@@ -213,9 +224,9 @@ async fn thaw_unopened(
                 return Ok(PassOutcome::Thawed);
             }
             let unwritable = UnwritableJournal(status_message(&error));
-            let outcome = thaw_frozen(context, orphan, &hooks, &unwritable, &frozen, retry).await;
+            let outcome = thaw_frozen(context, id, &hooks, &unwritable, &frozen, retry).await;
             if is_damaged && outcome.frozen.is_empty() {
-                mark_thawed(client.clone(), namespace, orphan).await?;
+                mark_thawed(client.clone(), namespace, id).await?;
             }
             Ok(pass_outcome(&outcome))
         }
@@ -224,7 +235,7 @@ async fn thaw_unopened(
 
 async fn thaw_frozen(
     context: &Context,
-    orphan: &Orphan,
+    id: &JournalId,
     hooks: &Result<BackupHooks, HooksUnknown>,
     journal: &dyn Journal,
     frozen: &FrozenByBlock,
@@ -232,7 +243,7 @@ async fn thaw_frozen(
 ) -> ThawOutcome {
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let (report, unwritten) = (Report::default(), &context.runs.unwritten_thaws);
-    let run = orphan.run.as_str();
+    let run = id.run.as_str();
     let reason = hooks.as_ref().err().map(|error| status_message(error));
     let hooks = hooks.as_ref().map_err(|_| reason.as_deref().unwrap_or_default());
     let thawing =
@@ -264,22 +275,21 @@ enum HooksUnknown {
     #[error("the Backup was deleted, and its hooks cannot be read")]
     ReadSaved(#[source] SavedHooksError),
     #[error(
-        "the Backup was deleted and its hooks were not saved; thaw the pod manually, or delete \
-         it if it may restart"
+        "the Backup was deleted and its hooks were not saved; thaw the pod manually, or restart it"
     )]
     NotSaved,
 }
 
 /// Hooks of a backup: those of its Backup, or the saved ones if that is gone. The absence of saved hooks does not mean
 /// that there were none.
-async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, HooksUnknown> {
-    let found = context.api::<Backup>().get_opt(&orphan.name).await;
+async fn hooks_of(context: &Context, id: &JournalId) -> Result<BackupHooks, HooksUnknown> {
+    let found = context.api::<Backup>().get_opt(&id.name).await;
     let found = found.map_err(HooksUnknown::ReadBackup)?;
-    let own = found.filter(|backup| backup.uid().as_deref() == Some(orphan.run.as_str()));
+    let own = found.filter(|backup| backup.uid().as_deref() == Some(id.run.as_str()));
     if let Some(backup) = own {
         return Ok(backup.spec.hooks);
     }
-    let saved = SavedHooks::new(context.client.clone(), &context.options.namespace, &orphan.run);
+    let saved = SavedHooks::new(context.client.clone(), &context.options.namespace, &id.run);
     saved.read().await.map_err(HooksUnknown::ReadSaved)?.ok_or(HooksUnknown::NotSaved)
 }
 
@@ -305,7 +315,7 @@ mod tests {
         assert!(thawer.is_known_thawed(&run, 1) && !thawer.is_known_thawed(&run, 2));
         assert!(
             thawer.record_still_frozen(&run) && !thawer.record_still_frozen(&run),
-            "it is told once"
+            "a pod that may be frozen is logged once"
         );
         assert!(!thawer.is_known_thawed(&run, 1));
         assert!(thawer.record_thawed(&run, 3), "it is news");

@@ -1,15 +1,11 @@
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bowline_api::{Backup, BackupSpec, Restore, RestoreSpec};
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
-use tower_service::Service;
 
 use super::*;
 
@@ -34,41 +30,32 @@ impl Fake {
     }
 
     fn events(&self) -> Events {
-        Events::new(Client::new(self.clone(), "default"))
+        let fake = self.clone();
+        let service = tower::service_fn(move |request| {
+            let fake = fake.clone();
+            async move { fake.answer(request).await }
+        });
+        Events::new(Client::new(service, "default"))
     }
 
     fn requests(&self) -> Vec<(Method, String, Value)> {
         self.requests.lock().clone()
     }
-}
 
-impl Service<Request<Body>> for Fake {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let fake = self.clone();
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect_bytes().await?;
-            let sent = serde_json::from_slice(&body).unwrap_or_default();
-            let path = parts.uri.path().to_owned();
-            fake.requests.lock().push((parts.method, path, sent));
-            let (status, answer) = match fake.behavior {
-                ApiBehavior::Takes => (StatusCode::CREATED, body.to_vec()),
-                ApiBehavior::Refuses => (StatusCode::FORBIDDEN, b"no".to_vec()),
-                ApiBehavior::Hangs => return std::future::pending().await,
-            };
-            let mut response = Response::new(Body::from(answer));
-            *response.status_mut() = status;
-            Ok(response)
-        }
-        .boxed()
+    async fn answer(&self, request: Request<Body>) -> kube::Result<Response<Body>> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await?;
+        let sent = serde_json::from_slice(&body).unwrap_or_default();
+        let path = parts.uri.path().to_owned();
+        self.requests.lock().push((parts.method, path, sent));
+        let (status, answer) = match self.behavior {
+            ApiBehavior::Takes => (StatusCode::CREATED, body.to_vec()),
+            ApiBehavior::Refuses => (StatusCode::FORBIDDEN, b"no".to_vec()),
+            ApiBehavior::Hangs => return std::future::pending().await,
+        };
+        let mut response = Response::new(Body::from(answer));
+        *response.status_mut() = status;
+        Ok(response)
     }
 }
 
@@ -86,13 +73,7 @@ fn every_milestone_has_an_event_type_reason_and_note() {
     let ended = |phase| Milestone::Ended { phase };
     for (milestone, type_, reason, note, action) in [
         (Milestone::Started, Normal, "Started", "run started", "Started"),
-        (
-            progress,
-            Normal,
-            "Progress",
-            "at least 50 % done: 24 of 40 items known so far",
-            "Progress50",
-        ),
+        (progress, Normal, "Progress", "50 % done: 24 of 40 known items", "Progress50"),
         (
             Milestone::OperationsStarted { count: 1 },
             Normal,
@@ -104,14 +85,14 @@ fn every_milestone_has_an_event_type_reason_and_note() {
             Milestone::OperationsStarted { count: 3 },
             Normal,
             "OperationsStarted",
-            "waiting for 3 operations of plugins",
+            "waiting for 3 plugin operations",
             "OperationsStarted",
         ),
         (
             Milestone::OperationsProgress { ended: 2, total: 3 },
             Normal,
             "OperationsProgress",
-            "2 of 3 operations of plugins have ended",
+            "2 of 3 plugin operations have ended",
             "OperationsProgress50",
         ),
         (ended(TerminalPhase::Completed), Normal, "Completed", "run completed", "Completed"),
@@ -142,9 +123,9 @@ fn every_milestone_has_an_event_type_reason_and_note() {
         (
             Milestone::NotDeleted,
             Warning,
-            "NotDeleted",
+            "DeletionFailed",
             "deletion failed; see the status of the DeleteBackupRequest",
-            "NotDeleted",
+            "DeletionFailed",
         ),
         (
             Milestone::Resumed { attempt: 2 },
@@ -166,45 +147,44 @@ fn waiting_milestones_are_warnings() {
             Milestone::WaitingForNamespaces { count: 1 },
             Warning,
             "WaitingForNamespaces",
-            "waiting for 1 namespace of the restore that is being deleted; see the log of the restore",
+            "waiting for 1 terminating namespace; see the log of the restore",
             "WaitingForNamespaces1",
         ),
         (
             Milestone::WaitingForNamespaces { count: 2 },
             Warning,
             "WaitingForNamespaces",
-            "waiting for 2 namespaces of the restore that are being deleted; see the log of the \
-             restore",
+            "waiting for 2 terminating namespaces; see the log of the restore",
             "WaitingForNamespaces2",
         ),
         (
             Milestone::BucketLost,
             Warning,
-            "BucketLost",
-            "waiting for the bucket, which is unavailable; see the log of the server",
-            "BucketLost",
+            "BucketUnavailable",
+            "the bucket is unavailable, and the run waits for it; see the server's log",
+            "BucketUnavailable",
         ),
         (
             Milestone::NotSynced,
             Warning,
-            "NotSynced",
+            "SyncFailed",
             "backups could not be synced into the cluster; see the condition Synced",
-            "NotSynced",
+            "SyncFailed",
         ),
         (
             Milestone::RetentionHeld,
             Warning,
-            "RetentionHeld",
-            "the backup has expired and is not deleted yet: too many backups expire at once, or \
-             the clocks of the server and the API server differ; see the log of the server",
-            "RetentionHeld",
+            "RetentionDelayed",
+            "the deletion of the expired backup is delayed: the rate limit is reached, or clocks \
+             differ; see the server's log",
+            "RetentionDelayed",
         ),
         (
             Milestone::ScratchFilesLeft,
             Warning,
-            "ScratchFilesLeft",
+            "ScratchFilesRemain",
             "scratch files stay in the bucket, because they cannot be deleted; the server's log names them",
-            "ScratchFilesLeft",
+            "ScratchFilesRemain",
         ),
     ] {
         assert_event(&milestone, type_, [reason, note, action]);

@@ -1,6 +1,7 @@
 //! Object store that refuses changes while the fence is closed.
 
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -78,6 +79,10 @@ impl Backend for FencedStore {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
         self.check()?;
         self.backend.create_object(bucket, key, content).await
+    }
+
+    async fn get_range(&self, bucket: &str, key: &str, range: Range<u64>) -> Result<ByteStream> {
+        self.backend.get_range(bucket, key, range).await
     }
 
     fn retries_parts(&self) -> bool {

@@ -11,20 +11,17 @@ use crate::patch;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A record is too large.
-    #[error(
-        "a record of {bytes} bytes is too large: a journal takes {} at most",
-        page::MAX_RECORD_BYTES
-    )]
+    #[error("journal entry too large: {bytes} bytes, limit {}", page::MAX_RECORD_BYTES)]
     TooLarge {
         /// Size of the record.
         bytes: usize,
     },
     /// A record cannot be encoded as JSON.
-    #[error("a record cannot be encoded")]
+    #[error("cannot encode a journal entry")]
     Encode(#[source] serde_json::Error),
     /// The journal is full.
     #[error(
-        "the journal is full: it takes {} MiB at most, packed {}",
+        "the journal is full: limit {} MiB uncompressed, {} MiB compressed",
         page::MAX_UNPACKED_BYTES >> 20,
         page::MAX_BYTES >> 20
     )]
@@ -37,7 +34,8 @@ pub enum Error {
     },
     /// A ConfigMap has the label of a page but is not one.
     #[error(
-        "ConfigMap {page} is not a page of the journal: {defect}; if it is of no use, delete it"
+        "ConfigMap {page} has the journal label but is not a journal page: {defect}; hint: delete \
+         the ConfigMap if you do not need it"
     )]
     InvalidPage {
         /// Name of the ConfigMap.
@@ -46,15 +44,13 @@ pub enum Error {
         defect: PageDefect,
     },
     /// A page is missing although later ones exist.
-    #[error("ConfigMap {page} of the journal is missing, and the records on it are lost")]
+    #[error("ConfigMap {page} of the journal is missing, and its entries are lost")]
     Missing {
         /// Name of the ConfigMap.
         page: String,
     },
     /// Another process has opened the journal since, or a late write of an earlier opener arrived.
-    #[error(
-        "ConfigMap {page} of the journal belongs to another server now: open the journal again"
-    )]
+    #[error("another server has taken over the journal (ConfigMap {page})")]
     TakenOver {
         /// Name of the ConfigMap.
         page: String,

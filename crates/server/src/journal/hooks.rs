@@ -30,7 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) enum SavedHooksError {
     #[error("the hooks cannot be encoded")]
     Encode(#[source] serde_json::Error),
-    #[error("the API server refused")]
+    #[error("the API server rejected the request")]
     Api(#[from] kube::Error),
     #[error("the API server does not answer")]
     Timeout,

@@ -1,6 +1,6 @@
 //! Journals of all runs: found by label, and read without taking them over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use bowline_api::label;
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::Error;
 use super::attempts::{self, Attempts};
-use super::page::{self, JournalOwner};
+use super::page::{self, JournalId};
 use super::requests::{
     METADATA_PER_LIST, all_pages, for_each_listed, pages_up_to_limit, patch_page,
 };
@@ -25,11 +25,15 @@ const MAX_JOURNALS: usize = 100_000;
 
 /// A journal in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ListedJournal {
-    /// Run of the journal.
-    pub(crate) orphan: Orphan,
+pub struct ListedJournal {
+    /// Its run.
+    pub id: JournalId,
+    /// Storage location of the run, if the journal contains it.
+    pub location: Option<String>,
+    /// Bucket that the location named when the run started.
+    pub bucket: Option<String>,
     /// Hash that changes with each record.
-    pub(crate) fingerprint: u64,
+    pub fingerprint: u64,
 }
 
 /// Readable part of a journal, damaged or not.
@@ -41,46 +45,20 @@ pub(crate) struct SalvagedJournal {
     pub(crate) is_thawed: bool,
 }
 
-/// Journal whose run no longer exists. [`ConfigMapJournal::open`](super::ConfigMapJournal::open) reads it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Orphan {
-    /// Uid of the run.
-    pub run: RunUid,
-    /// Kind of the run: `Backup` or `Restore`.
-    pub kind: String,
-    /// Name of the run.
-    pub name: String,
-    /// Storage location of the run, if the journal contains it.
-    pub location: Option<String>,
-    /// Bucket that the location named when the run started.
-    pub bucket: Option<String>,
-}
-
-/// Journals whose run is not in `live`: the uids of all existing Backups and Restores, and of those
-/// that were deleted but that this process still runs.
-pub async fn orphans(
-    client: Client,
-    namespace: &str,
-    live: &BTreeSet<String>,
-) -> Result<Vec<Orphan>, Error> {
-    let all = list(client, namespace).await?.into_iter().map(|listed| listed.orphan);
-    Ok(all.filter(|orphan| !live.contains(orphan.run.as_str())).collect())
-}
-
-/// All journals.
-pub(crate) async fn list(client: Client, namespace: &str) -> Result<Vec<ListedJournal>, Error> {
+/// All journals, whether their runs still exist or not.
+pub async fn list_journals(client: Client, namespace: &str) -> Result<Vec<ListedJournal>, Error> {
     let api = Api::namespaced(client, namespace);
     let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
-        match attempts.attempt(list_all(&api)).await {
+        match attempts.attempt(list_once(&api)).await {
             Ok(found) => return Ok(found),
             Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
 }
 
-async fn list_all(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
-    let mut found: BTreeMap<String, (Orphan, DefaultHasher)> = BTreeMap::new();
+async fn list_once(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
+    let mut found: BTreeMap<String, (ListedJournal, DefaultHasher)> = BTreeMap::new();
     let mut is_truncated = false;
     let params = ListParams::default().labels(label::JOURNAL).limit(METADATA_PER_LIST);
     let visit = |page: kube::core::PartialObjectMeta<ConfigMap>| {
@@ -104,26 +82,27 @@ async fn list_all(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
         }
         let Ok(run) = RunUid::new(uid.clone()) else {
             let page = page.name_any();
-            tracing::warn!(
-                "ConfigMap {page} is labelled as the journal of {uid:?}, which is no uid"
-            );
+            tracing::warn!("ConfigMap {page} has the invalid run uid {uid:?} in its journal label");
             return Ok(());
         };
         let kind = value(page.labels(), label::RUN_KIND).unwrap_or_default();
         let name = value(page.annotations(), page::RUN_NAME).unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         version.hash(&mut hasher);
-        found.insert(uid, (Orphan { run, kind, name, location, bucket }, hasher));
+        let id = JournalId { run, kind, name };
+        found.insert(uid, (ListedJournal { id, location, bucket, fingerprint: 0 }, hasher));
         Ok(())
     };
     for_each_listed(params, |params| async move { api.list_metadata(&params).await }, visit)
         .await?;
     if is_truncated {
-        tracing::error!("more than {MAX_JOURNALS} journals are in the namespace: some wait");
+        tracing::error!(
+            "more than {MAX_JOURNALS} journals in the namespace; cleanup processes the rest later"
+        );
     }
-    let listed = |(orphan, hasher): (Orphan, DefaultHasher)| ListedJournal {
-        orphan,
+    let listed = |(journal, hasher): (ListedJournal, DefaultHasher)| ListedJournal {
         fingerprint: hasher.finish(),
+        ..journal
     };
     Ok(found.into_values().map(listed).collect())
 }
@@ -132,14 +111,14 @@ async fn list_all(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
 pub(crate) async fn read(
     client: Client,
     namespace: &str,
-    orphan: &Orphan,
+    id: &JournalId,
 ) -> Result<Vec<JournalEntry>, Error> {
-    let (api, owner) = (Api::namespaced(client, namespace), JournalOwner::of(orphan));
+    let api = Api::namespaced(client, namespace);
     let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
-        match attempts.attempt(all_pages(&api, &owner)).await {
-            Ok(pages) if pages.iter().any(|page| owner.is_removed(page)) => return Ok(Vec::new()),
-            Ok(pages) => return Ok(owner.read(pages)?.records),
+        match attempts.attempt(all_pages(&api, id)).await {
+            Ok(pages) if pages.iter().any(|page| id.is_removed(page)) => return Ok(Vec::new()),
+            Ok(pages) => return Ok(id.read(pages)?.records),
             Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
@@ -149,13 +128,13 @@ pub(crate) async fn read(
 pub(crate) async fn salvage(
     client: Client,
     namespace: &str,
-    orphan: &Orphan,
+    id: &JournalId,
 ) -> Result<SalvagedJournal, Error> {
-    let (api, owner) = (Api::namespaced(client, namespace), JournalOwner::of(orphan));
+    let api = Api::namespaced(client, namespace);
     let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
-        match attempts.attempt(pages_up_to_limit(&api, &owner)).await {
-            Ok(pages) => return Ok(owner.salvage(pages)),
+        match attempts.attempt(pages_up_to_limit(&api, id)).await {
+            Ok(pages) => return Ok(id.salvage(pages)),
             Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
@@ -165,14 +144,13 @@ pub(crate) async fn salvage(
 pub(crate) async fn mark_thawed(
     client: Client,
     namespace: &str,
-    orphan: &Orphan,
+    id: &JournalId,
 ) -> Result<(), Error> {
-    let (api, owner) = (Api::namespaced(client, namespace), JournalOwner::of(orphan));
+    let api = Api::namespaced(client, namespace);
     let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
         let mark = async {
-            let Some(page) =
-                pages_up_to_limit(&api, &owner).await?.first().map(ResourceExt::name_any)
+            let Some(page) = pages_up_to_limit(&api, id).await?.first().map(ResourceExt::name_any)
             else {
                 return Ok(());
             };

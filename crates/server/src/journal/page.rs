@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
-use super::{Error, Orphan, SalvagedJournal, pack};
+use super::{Error, SalvagedJournal, pack};
 use pack::UnpackError;
 
 /// Maximum size of a record, as JSON.
@@ -46,7 +46,7 @@ pub(super) const LOCATION: &str = "bowline.io/storage-location";
 pub(super) const BUCKET: &str = "bowline.io/storage-bucket";
 /// On the first page of a journal whose run has ended without its bucket, if that could not be
 /// appended: the stage.
-pub(super) const ABANDONED: &str = "bowline.io/journal-abandoned";
+pub(super) const ENDED_WITHOUT_BUCKET: &str = "bowline.io/journal-abandoned";
 /// On a page of a damaged journal whose pods have been thawed.
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
 /// On the first page of a journal that is being removed.
@@ -89,12 +89,15 @@ pub enum PageDefect {
     },
 }
 
-/// Run of a journal.
-#[derive(Clone, Debug)]
-pub(super) struct JournalOwner {
-    pub(super) run: RunUid,
-    pub(super) kind: String,
-    pub(super) name: String,
+/// Identity of a journal: its run. [`ConfigMapJournal::open`](super::ConfigMapJournal::open) opens it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalId {
+    /// Uid of the run.
+    pub run: RunUid,
+    /// Kind of the run: `Backup` or `Restore`.
+    pub kind: String,
+    /// Name of the run.
+    pub name: String,
 }
 
 /// Position of the next record.
@@ -185,13 +188,7 @@ impl WritePosition {
     }
 }
 
-impl JournalOwner {
-    /// Run of an orphaned journal.
-    pub(super) fn of(orphan: &Orphan) -> Self {
-        let Orphan { run, kind, name, .. } = orphan.clone();
-        Self { run, kind, name }
-    }
-
+impl JournalId {
     /// Parses the readable part of the pages. Skips records of a later version of the server, and
     /// missing pages.
     pub(super) fn salvage(&self, pages: Vec<ConfigMap>) -> SalvagedJournal {
@@ -201,7 +198,8 @@ impl JournalOwner {
         }
         let number = |page: ConfigMap| Some((self.page_number(&page.name_any())?, page));
         let numbered: BTreeMap<usize, ConfigMap> = pages.into_iter().filter_map(number).collect();
-        let mut records: Vec<_> = numbered.get(&0).and_then(abandoned_mark).into_iter().collect();
+        let mut records: Vec<_> =
+            numbered.get(&0).and_then(ended_without_bucket_mark).into_iter().collect();
         let mut room = MAX_UNPACKED_BYTES + READ_SLACK;
         for page in numbered.into_values() {
             // Records about pods are never packed.
@@ -270,7 +268,7 @@ impl JournalOwner {
             numbered.insert(self.check_page(&page)?, page);
         }
         let mut contents = JournalContents::default();
-        contents.records.extend(numbered.get(&0).and_then(abandoned_mark));
+        contents.records.extend(numbered.get(&0).and_then(ended_without_bucket_mark));
         for (expected, (number, page)) in numbered.into_iter().enumerate() {
             if number != expected {
                 return Err(Error::Missing { page: self.page_name(expected) });
@@ -318,10 +316,10 @@ impl JournalOwner {
 
 /// Entry that the first page is marked with, since it could not be appended. An entry that was
 /// appended later counts instead. The mark does not say when the run ended.
-fn abandoned_mark(first_page: &ConfigMap) -> Option<JournalEntry> {
-    let stage = first_page.annotations().get(ABANDONED)?.as_str();
+fn ended_without_bucket_mark(first_page: &ConfigMap) -> Option<JournalEntry> {
+    let stage = first_page.annotations().get(ENDED_WITHOUT_BUCKET)?.as_str();
     let stage = serde_json::from_value(stage.into()).ok()?;
-    Some(JournalEntry::Abandoned { stage, at: Timestamp::UNIX_EPOCH })
+    Some(JournalEntry::EndedWithoutBucket { stage, at: Timestamp::UNIX_EPOCH })
 }
 
 impl JournalContents {

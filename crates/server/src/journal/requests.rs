@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::Error;
-use super::page::{self, JournalContents, JournalOwner};
+use super::page::{self, JournalContents, JournalId};
 use crate::list::next_page;
 use crate::patch;
 
@@ -20,16 +20,16 @@ pub(super) const METADATA_PER_LIST: u32 = 250;
 /// All pages; an error if there are too many.
 pub(super) async fn all_pages(
     api: &Api<ConfigMap>,
-    owner: &JournalOwner,
+    id: &JournalId,
 ) -> Result<Vec<ConfigMap>, Error> {
     let (mut pages, mut bytes) = (Vec::new(), 0);
-    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_PER_LIST);
+    let params = ListParams::default().labels(&id.selector()).limit(PAGES_PER_LIST);
     let visit = |page: ConfigMap| {
         bytes += page::page_cost(&page);
         pages.push(page);
         let max_bytes = page::MAX_BYTES + page::READ_SLACK;
         let is_too_many = pages.len() > page::MAX_PAGES || bytes > max_bytes;
-        if is_too_many { Err(Error::TooMany { run: owner.run.clone() }) } else { Ok(()) }
+        if is_too_many { Err(Error::TooMany { run: id.run.clone() }) } else { Ok(()) }
     };
     for_each_listed(params, |params| async move { api.list(&params).await }, visit).await?;
     Ok(pages)
@@ -38,10 +38,10 @@ pub(super) async fn all_pages(
 /// All pages, or the first ones if there are too many.
 pub(super) async fn pages_up_to_limit(
     api: &Api<ConfigMap>,
-    owner: &JournalOwner,
+    id: &JournalId,
 ) -> Result<Vec<ConfigMap>, Error> {
     let (mut pages, mut bytes) = (Vec::new(), 0);
-    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_PER_LIST);
+    let params = ListParams::default().labels(&id.selector()).limit(PAGES_PER_LIST);
     let visit = |page: ConfigMap| {
         bytes += page::page_cost(&page);
         if pages.len() < page::MAX_PAGES && bytes <= page::MAX_BYTES + page::READ_SLACK {
@@ -57,15 +57,15 @@ pub(super) async fn pages_up_to_limit(
 /// an older resource version, and is refused from then on.
 pub(super) async fn take_over(
     api: &Api<ConfigMap>,
-    owner: &JournalOwner,
+    id: &JournalId,
     writer: &str,
 ) -> Result<JournalContents, Error> {
-    let pages = all_pages(api, owner).await?;
-    if pages.iter().any(|page| owner.is_removed(page)) {
-        delete_pages(api, owner).await?;
+    let pages = all_pages(api, id).await?;
+    if pages.iter().any(|page| id.is_removed(page)) {
+        delete_pages(api, id).await?;
         return Ok(JournalContents::default());
     }
-    let contents = owner.read(pages)?;
+    let contents = id.read(pages)?;
     let Some(last) = &contents.last else { return Ok(contents) };
     let page = last.name.clone();
     let signature = json!({ "metadata": { "annotations": { page::WRITER: writer } } });
@@ -78,17 +78,17 @@ pub(super) async fn take_over(
 
 /// Deletes all pages, the first one last. The first page is marked before, so that the remains of
 /// an interrupted deletion are never mistaken for a whole journal.
-pub(super) async fn delete_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<(), Error> {
+pub(super) async fn delete_pages(api: &Api<ConfigMap>, id: &JournalId) -> Result<(), Error> {
     let mut pages = BTreeSet::new();
-    let params = ListParams::default().labels(&owner.selector()).limit(METADATA_PER_LIST);
+    let params = ListParams::default().labels(&id.selector()).limit(METADATA_PER_LIST);
     let visit = |page: kube::core::PartialObjectMeta<ConfigMap>| {
-        pages.extend(owner.page_number(&page.name_any()));
+        pages.extend(id.page_number(&page.name_any()));
         Ok(())
     };
     for_each_listed(params, |params| async move { api.list_metadata(&params).await }, visit)
         .await?;
     if pages.len() > 1 {
-        let page = owner.page_name(0);
+        let page = id.page_name(0);
         let mark = json!({ "metadata": { "annotations": { page::REMOVED: "true" } } });
         match patch_page(api, &page, None, mark).await {
             Err(source) if !patch::is_not_found(&source) => {
@@ -98,7 +98,7 @@ pub(super) async fn delete_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> 
         }
     }
     for number in pages.into_iter().rev() {
-        let page = owner.page_name(number);
+        let page = id.page_name(number);
         match api.delete(&page, &DeleteParams::default()).await {
             Err(source) if !patch::is_not_found(&source) => {
                 return Err(Error::Remove { page, source });

@@ -3,7 +3,7 @@
 //!
 //! A task that thaws pods and one that starts blocks must not work on the same pod: a pod that one
 //! block left frozen would be thawed while the next block takes its snapshots. So the thawing task
-//! claims pods ([`ThawClaim`]), and a block with one of them waits until they are released.
+//! claims pods ([`ThawLock`]), and a block with one of them waits until they are released.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 pub(super) struct JournalState {
     recorded: Mutex<RecordedState>,
     /// Uids of the pods being thawed.
-    claimed: watch::Sender<Option<BTreeSet<String>>>,
+    locked: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 #[derive(Debug, Default)]
@@ -25,23 +25,23 @@ struct RecordedState {
     in_flight: InFlight,
 }
 
-/// Exclusive claim on pods that may be frozen, until dropped.
+/// Exclusive lock on pods that may be frozen, until dropped.
 #[derive(Debug)]
-pub(crate) struct ThawClaim<'a> {
+pub(crate) struct ThawLock<'a> {
     frozen: FrozenByBlock,
-    claimed: &'a watch::Sender<Option<BTreeSet<String>>>,
+    locked: &'a watch::Sender<Option<BTreeSet<String>>>,
 }
 
-impl ThawClaim<'_> {
+impl ThawLock<'_> {
     /// Claimed pods.
     pub(crate) fn frozen(&self) -> &FrozenByBlock {
         &self.frozen
     }
 }
 
-impl Drop for ThawClaim<'_> {
+impl Drop for ThawLock<'_> {
     fn drop(&mut self) {
-        self.claimed.send_replace(None);
+        self.locked.send_replace(None);
     }
 }
 
@@ -68,12 +68,12 @@ impl JournalState {
         if begun.pods.is_empty() {
             return;
         }
-        let is_free = |claimed: &Option<BTreeSet<String>>| {
-            let mut claimed = claimed.iter().flatten();
-            claimed.all(|uid| begun.pods.iter().all(|pod| pod.uid != *uid))
+        let is_free = |locked: &Option<BTreeSet<String>>| {
+            let mut locked = locked.iter().flatten();
+            locked.all(|uid| begun.pods.iter().all(|pod| pod.uid != *uid))
         };
         // The sender is ours, so it cannot be dropped.
-        let _ = self.claimed.subscribe().wait_for(is_free).await;
+        let _ = self.locked.subscribe().wait_for(is_free).await;
     }
 
     /// Reverts a record that was not written. A block that was not started freezes no pod; all
@@ -94,29 +94,29 @@ impl JournalState {
         !known.frozen.all().is_empty() || !known.in_flight.is_empty()
     }
 
-    pub(super) fn try_claim(&self) -> Option<ThawClaim<'_>> {
+    pub(super) fn try_lock(&self) -> Option<ThawLock<'_>> {
         let known = self.recorded.lock();
         let frozen = known.frozen.unattended();
         let uids = frozen.values().flatten().map(|pod| pod.uid.clone()).collect();
-        let is_claimed = self.claimed.send_if_modified(|claimed| {
-            let is_free = claimed.is_none();
+        let is_locked = self.locked.send_if_modified(|locked| {
+            let is_free = locked.is_none();
             if is_free {
-                *claimed = Some(uids);
+                *locked = Some(uids);
             }
             is_free
         });
-        // Not before the claim is certain: dropping a claim releases the pods.
-        is_claimed.then(|| ThawClaim { frozen, claimed: &self.claimed })
+        // Not before the lock is certain: dropping a lock releases the pods.
+        is_locked.then(|| ThawLock { frozen, locked: &self.locked })
     }
 
-    pub(super) async fn claim(&self) -> ThawClaim<'_> {
-        let mut claimed = self.claimed.subscribe();
+    pub(super) async fn lock(&self) -> ThawLock<'_> {
+        let mut locked = self.locked.subscribe();
         loop {
-            if let Some(claim) = self.try_claim() {
-                return claim;
+            if let Some(lock) = self.try_lock() {
+                return lock;
             }
             // The sender is ours, so it cannot be dropped.
-            let _ = claimed.wait_for(Option::is_none).await;
+            let _ = locked.wait_for(Option::is_none).await;
         }
     }
 }
@@ -147,24 +147,24 @@ mod tests {
     #[tokio::test]
     async fn block_waits_while_its_pod_is_being_thawed() {
         let state = JournalState::recover(&[begun_record(0, "a")]);
-        let claim = state.try_claim().unwrap();
-        assert_eq!(claim.frozen()[&0], [pod("a")]);
-        assert!(state.try_claim().is_none(), "one at a time");
-        let mut second = Box::pin(state.claim());
+        let lock = state.try_lock().unwrap();
+        assert_eq!(lock.frozen()[&0], [pod("a")]);
+        assert!(state.try_lock().is_none(), "one at a time");
+        let mut second = Box::pin(state.lock());
         assert!(second.as_mut().now_or_never().is_none());
         drop(second);
         state.apply(&begun_record(1, "b")).now_or_never().expect("it is another pod");
         let again = begun_record(2, "a");
         let mut again = Box::pin(state.apply(&again));
         assert!(again.as_mut().now_or_never().is_none());
-        drop(claim);
+        drop(lock);
         again.await;
-        assert!(state.claim().await.frozen().is_empty(), "a block has it");
+        assert!(state.lock().await.frozen().is_empty(), "a block has it");
         state.apply(&ended_record(2, Vec::new())).await;
-        assert!(state.claim().await.frozen().is_empty(), "its post-hook has been run");
+        assert!(state.lock().await.frozen().is_empty(), "its post-hook has been run");
         assert!(state.has_unfinished_work(), "a block goes on");
         state.apply(&ended_record(1, vec![pod("b")])).await;
-        assert_eq!(state.claim().await.frozen()[&1], [pod("b")]);
+        assert_eq!(state.lock().await.frozen()[&1], [pod("b")]);
         state.apply(&JournalEntry::Thawed { block: 1, errors: Vec::new() }).await;
         assert!(!state.has_unfinished_work());
     }
@@ -181,6 +181,6 @@ mod tests {
         let end = ended_record(1, vec![pod("a")]);
         state.apply(&end).await;
         state.revert(&end);
-        assert_eq!(state.claim().await.frozen()[&1], [pod("a")]);
+        assert_eq!(state.lock().await.frozen()[&1], [pod("a")]);
     }
 }

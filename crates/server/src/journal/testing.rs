@@ -7,17 +7,17 @@ use bowline_store::name::RunUid;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::page::{self, JournalOwner};
+use super::page::{self, JournalId};
 use super::{Error, pack};
 
 /// A journal whose pages are at hand.
 #[derive(Clone, Debug)]
-pub struct Pages(JournalOwner);
+pub struct Pages(JournalId);
 
 impl Pages {
     /// Journal of a run.
     pub fn new(run: &RunUid, kind: &str, name: &str) -> Self {
-        Self(JournalOwner { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() })
+        Self(JournalId { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() })
     }
 
     /// Records of all pages, as the server reads them to resume a run.

@@ -9,8 +9,8 @@ use super::page::WritePosition;
 use super::page_writer::PackedRecords;
 use super::*;
 
-fn owner() -> JournalOwner {
-    JournalOwner {
+fn id() -> JournalId {
+    JournalId {
         run: RunUid::new("0a-1b").unwrap(),
         kind: "Backup".to_owned(),
         name: "nightly".to_owned(),
@@ -25,7 +25,7 @@ fn record(block: u64) -> JournalEntry {
 fn page(number: usize, records: std::ops::Range<u64>) -> ConfigMap {
     let text = |block| page::encode(&record(block)).unwrap();
     let records = records.map(|number| (format!("{number:08}"), text(number))).collect();
-    owner().page(number, "somebody", records)
+    id().page(number, "somebody", records)
 }
 
 type Change = fn(&mut ConfigMap);
@@ -59,7 +59,7 @@ fn page_is_identified_by_name_and_labels() {
         ("bowline-journal-0a-0", None),
         ("0", None),
     ] {
-        assert_eq!(owner().page_number(name), number, "{name}");
+        assert_eq!(id().page_number(name), number, "{name}");
     }
 }
 
@@ -131,7 +131,7 @@ fn pages_are_read_in_order_and_writing_continues_after_them() {
     pages[11].metadata.resource_version = Some("9".to_owned());
     // In the order of the API server: by name.
     pages.sort_by_key(kube::ResourceExt::name_any);
-    let contents = owner().read(pages).unwrap();
+    let contents = id().read(pages).unwrap();
     let expected: Vec<JournalEntry> =
         (0..12).flat_map(|number| [record(number * 3), record(number * 3 + 1)]).collect();
     assert_eq!(contents.records, expected);
@@ -145,7 +145,7 @@ fn pages_are_read_in_order_and_writing_continues_after_them() {
 
 #[test]
 fn a_journal_without_pages_is_empty() {
-    let contents = owner().read(Vec::new()).unwrap();
+    let contents = id().read(Vec::new()).unwrap();
     assert!(contents.records.is_empty() && contents.last.is_none());
     assert_eq!(contents.position, WritePosition::default());
 }
@@ -174,7 +174,7 @@ fn invalid_page_is_refused_by_name() {
         let mut bad = page(1, 1..2);
         change(&mut bad);
         let name = bad.name_any();
-        let error = owner().read(vec![page(0, 0..1), bad]).unwrap_err().to_string();
+        let error = id().read(vec![page(0, 0..1), bad]).unwrap_err().to_string();
         assert!(error.contains(reason) && error.contains(&name), "{reason}: {error}");
     }
 }
@@ -185,17 +185,17 @@ fn set_record(page: &mut ConfigMap, key: &str, text: &str) {
 
 #[test]
 fn missing_page_is_an_error() {
-    let error = owner().read(vec![page(0, 0..1), page(2, 2..3)]).unwrap_err();
+    let error = id().read(vec![page(0, 0..1), page(2, 2..3)]).unwrap_err();
     assert!(matches!(&error, Error::Missing { page } if page.ends_with("-1")), "{error}");
-    let error = owner().read(vec![page(1, 0..1)]).unwrap_err();
+    let error = id().read(vec![page(1, 0..1)]).unwrap_err();
     assert!(matches!(&error, Error::Missing { page } if page.ends_with("-0")), "{error}");
 }
 
 #[test]
 fn too_many_pages_are_refused() {
     let pages = |count| (0..count).map(|number| page(number, 0..1)).collect();
-    assert!(matches!(owner().read(pages(page::MAX_PAGES + 1)), Err(Error::TooMany { .. })));
-    assert!(matches!(owner().read(pages(page::MAX_PAGES)), Err(Error::InvalidPage { .. })));
+    assert!(matches!(id().read(pages(page::MAX_PAGES + 1)), Err(Error::TooMany { .. })));
+    assert!(matches!(id().read(pages(page::MAX_PAGES)), Err(Error::InvalidPage { .. })));
 }
 
 #[test]
@@ -208,10 +208,7 @@ fn oversized_record_is_refused() {
     let fits = page::MAX_RECORD_BYTES - around;
     assert_eq!(page::encode(&long(fits)).unwrap().len(), page::MAX_RECORD_BYTES);
     let error = page::encode(&long(fits + 1)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "a record of 262145 bytes is too large: a journal takes 262144 at most"
-    );
+    assert_eq!(error.to_string(), "journal entry too large: 262145 bytes, limit 262144");
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,16 +292,16 @@ fn salvage_reads_the_readable_part_of_a_damaged_journal() {
     stranger.metadata.name = Some("stranger".to_owned());
     // Page 1 is missing.
     let pages = vec![page(2, 7..8), stranger, unknown];
-    assert!(owner().read(pages.clone()).is_err());
-    let salvaged = owner().salvage(pages.clone());
+    assert!(id().read(pages.clone()).is_err());
+    let salvaged = id().salvage(pages.clone());
     assert_eq!(salvaged.records, [record(0), record(2), record(7)]);
     assert!(!salvaged.is_thawed);
     let mut marked = pages;
     marked[0].annotations_mut().insert(page::THAWED.to_owned(), "true".to_owned());
-    assert!(owner().salvage(marked).is_thawed);
+    assert!(id().salvage(marked).is_thawed);
     let mut removed = page(0, 0..1);
     removed.annotations_mut().insert(page::REMOVED.to_owned(), "true".to_owned());
-    assert!(owner().salvage(vec![removed, page(1, 1..2)]).records.is_empty());
+    assert!(id().salvage(vec![removed, page(1, 1..2)]).records.is_empty());
 }
 
 /// Journal as it would be in the cluster.
@@ -317,7 +314,7 @@ impl FakeCluster {
         let batch = page_writer.batch.take().unwrap();
         let page = self.0.entry(page_writer.place.page).or_insert_with(|| {
             assert!(page_writer.version.is_none());
-            owner().page(page_writer.place.page, "somebody", BTreeMap::new())
+            id().page(page_writer.place.page, "somebody", BTreeMap::new())
         });
         let patch = batch.as_patch();
         let data = page.data.get_or_insert_default();
@@ -401,8 +398,8 @@ fn full_page_is_packed_and_reads_back_unchanged() {
         texts.filter(|text| text.contains(r#""pods""#)).count()
     };
     assert_eq!(pages.iter().map(about_pods).sum::<usize>(), 6, "people can read them");
-    assert_eq!(owner().salvage(pages.clone()).records, records);
-    let contents = owner().read(pages).unwrap();
+    assert_eq!(id().salvage(pages.clone()).records, records);
+    let contents = id().read(pages).unwrap();
     assert_eq!(contents.records, records);
     let mut next = PageWriter { place: contents.position, ..PageWriter::default() };
     let (waiting, _outcome) = pending_record(1);

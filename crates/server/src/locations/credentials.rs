@@ -72,7 +72,7 @@ impl LockedFolder {
 impl Drop for LockedFolder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            tracing::warn!(%error, "cannot remove the folder with credentials");
+            tracing::warn!(%error, "cannot remove the directory with credentials");
         }
     }
 }

@@ -154,10 +154,10 @@ impl VeleroMetrics {
         });
         let counts = counts.collect();
         let creations = ScheduleGaugeFamily::default();
-        let help = "When a schedule was created, in Unix seconds";
+        let help = "Creation time of a schedule, in Unix seconds";
         bowline_registry.register("schedule_created_timestamp_seconds", help, creations.clone());
         let synced = Family::default();
-        let help = "Whether the last sync of a location's backups succeeded: 1, or 0 if it did not";
+        let help = "1 if the last sync of the location succeeded, 0 if not";
         bowline_registry.register("backup_location_synced", help, synced.clone());
         let csi = CSI_COUNTERS.map(|(name, help)| {
             let family = Family::default();
@@ -174,16 +174,16 @@ impl VeleroMetrics {
         };
         let size = "Size of the last archive that this process wrote";
         let archive_sizes = by_schedule("backup_tarball_size_bytes", size);
-        let status = "Whether the last backup was completed: 1, or 0 if it was not";
+        let status = "1 if the last backup is Completed, 0 if not";
         let last_statuses = by_schedule("backup_last_status", status);
-        let success = "When the last completed backup ended, in Unix seconds";
+        let success = "Completion time of the last completed backup, in Unix seconds";
         let last_successes = by_schedule("backup_last_successful_timestamp", success);
         let items = by_schedule("backup_items_total", "Items of the last backup");
         let errors = by_schedule("backup_items_errors", "Errors of the last backup");
-        let pause = "The longest pause between two backups of a schedule";
+        let pause = "Longest interval between two backups of a schedule";
         let intervals = by_schedule("schedule_expected_interval_seconds", pause);
         let locations = Family::default();
-        let help = "Whether a location is available: 1, or 0 if it is not";
+        let help = "1 if the location is available, 0 if not";
         registry.register("backup_location_status_gauge", help, locations.clone());
         let (backups, restores) = <(Gauge, Gauge)>::default();
         let mut totals = Registry::with_prefix("velero");

@@ -34,7 +34,7 @@ fn assert_refused_with_hint(restore: &Restore) {
     let status = restore.status.clone().unwrap_or_default();
     assert_eq!(status.phase, Some(RestorePhase::FailedValidation), "{status:?}");
     let errors = status.validation_errors.join("; ");
-    for words in ["the profile `backup-only`", "`bowline install --profile full`"] {
+    for words in ["`--profile=backup-only`", "`bowline install --profile=full`"] {
         assert!(errors.contains(words), "{errors}");
     }
 }

@@ -245,9 +245,9 @@ impl World {
     /// Lets servers of this world have both [sets](SETS) of fixture plugins, each with a domain
     /// `<set>.bowline.io` and a state folder of its own.
     pub(crate) async fn install_sets(&self) {
-        let [go] = program::locate([Program::FixturePlugins]).await.unwrap();
+        let [go_plugins] = program::locate([Program::FixturePlugins]).await.unwrap();
         let sdk = fixture::rust_plugins().await.unwrap();
-        for (set, binary) in SETS.into_iter().zip([go, sdk]) {
+        for (set, binary) in SETS.into_iter().zip([go_plugins, sdk]) {
             let (state, plugin) = (self.path(set), self.path("plugins").join(set));
             std::fs::create_dir(&state).unwrap();
             let script = format!(

@@ -42,7 +42,7 @@ async fn runs_with_damaged_journals_fail_with_the_reason() {
     assert_eq!(ended.phase, Some(RestorePhase::Failed));
     let reasons = reasons.into_iter().chain([ended.failure_reason]);
     for (reason, (page, uid)) in reasons.zip([("of-b", &backup), ("of-r", &restore)]) {
-        for words in [page, "is not a page", "may still be frozen", "snapshots", uid] {
+        for words in [page, "is not a journal page", "may still be frozen", "snapshots", uid] {
             assert!(reason.contains(words), "no {words:?} in {reason}");
         }
         assert!(world.api::<ConfigMap>().get_opt(page).await.unwrap().is_some(), "{page}");

@@ -122,11 +122,11 @@ async fn failed_deletion_is_requested_again_one_at_a_time() {
     assert!(world.api::<Backup>().get_opt("b").await.unwrap().is_some());
 }
 
-/// Waits until the cluster has the Event `RetentionHeld` of a Backup.
+/// Waits until the cluster has the Event `RetentionDelayed` of a Backup.
 async fn until_held(world: &World, backup: &str) {
-    let fields = format!("involvedObject.name={backup},reason=RetentionHeld");
+    let fields = format!("involvedObject.name={backup},reason=RetentionDelayed");
     let held_events = ListParams::default().fields(&fields);
-    eventually(&format!("{backup} has an Event RetentionHeld"), async || {
+    eventually(&format!("{backup} has an Event RetentionDelayed"), async || {
         !world.api::<Event>().list(&held_events).await.unwrap().items.is_empty()
     })
     .await;
@@ -151,8 +151,8 @@ async fn deletion_limit_survives_a_restart() {
     world.run(second);
     world.create::<Backup>(expired("third", "nowhere", "FailedValidation")).await;
     until_held(&world, "third").await;
-    for kept in ["second", "third"] {
-        assert!(world.api::<Backup>().get_opt(kept).await.unwrap().is_some(), "{kept} is gone");
+    for backup in ["second", "third"] {
+        assert!(world.api::<Backup>().get_opt(backup).await.unwrap().is_some(), "{backup} is gone");
     }
     let count = world.api::<ConfigMap>().get("bowline-retention").await.unwrap();
     assert!(count.data.unwrap()["deletions"].ends_with(" 1\n"));

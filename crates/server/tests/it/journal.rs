@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry, Pod, recover};
 use bowline_engine::phase::Stage;
-use bowline_server::journal::{ConfigMapJournal, Error, Orphan, orphans};
+use bowline_server::journal::{ConfigMapJournal, Error, JournalId, ListedJournal, list_journals};
 use bowline_store::name::RunUid;
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use http::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
@@ -20,7 +18,6 @@ use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
-use tower_service::Service;
 
 use crate::bed::World;
 use crate::fault_injection;
@@ -43,7 +40,7 @@ fn large(block: u64, bytes: usize) -> JournalEntry {
 
 fn blocks(records: &[JournalEntry]) -> Vec<u64> {
     let block = |record: &JournalEntry| match record {
-        JournalEntry::BlockStarted(begun) => begun.block,
+        JournalEntry::BlockStarted(started) => started.block,
         other => panic!("{other:?}"),
     };
     records.iter().map(block).collect()
@@ -106,61 +103,45 @@ impl FaultyLine {
 
     fn client(self: &Arc<Self>, inner: Client) -> Client {
         let namespace = inner.default_namespace().to_owned();
-        Client::new(LineService { inner, line: Arc::clone(self) }, namespace)
+        let line = Arc::clone(self);
+        let service = tower::service_fn(move |request| {
+            let (inner, line) = (inner.clone(), Arc::clone(&line));
+            async move { line.send(&inner, request).await }
+        });
+        Client::new(service, namespace)
     }
 
     fn writes(&self) -> usize {
         self.writes.load(Ordering::SeqCst)
     }
-}
 
-#[derive(Clone)]
-struct LineService {
-    inner: Client,
-    line: Arc<FaultyLine>,
-}
-
-impl Service<Request<Body>> for LineService {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (inner, line) = (self.inner.clone(), Arc::clone(&self.line));
+    async fn send(&self, inner: &Client, request: Request<Body>) -> kube::Result<Response<Body>> {
         if request.method() == Method::GET {
-            return async move { inner.send(request).await }.boxed();
+            return inner.send(request).await;
         }
-        let outcome = (line.outcome)(line.writes.fetch_add(1, Ordering::SeqCst));
-        async move {
-            let mut answer = Response::new(Body::from(b"for this test".to_vec()));
-            match outcome {
-                WriteOutcome::Held => {
-                    line.write_held.notify_one();
-                    std::future::pending::<()>().await;
-                }
-                WriteOutcome::Lost(status) => *answer.status_mut() = status,
-                WriteOutcome::AnswerLost(status) => {
-                    let (_, body) = inner.send(request).await?.into_parts();
-                    body.collect_bytes().await?;
-                    *answer.status_mut() = status;
-                }
-                WriteOutcome::Passes => {
-                    let (head, body) = request.into_parts();
-                    let sent = body.collect_bytes().await?;
-                    let request = Request::from_parts(head, Body::from(sent.to_vec()));
-                    let (head, body) = inner.send(request).await?.into_parts();
-                    let came = body.collect_bytes().await?;
-                    *line.bytes.lock() = (sent.len(), came.len());
-                    answer = Response::from_parts(head, Body::from(came.to_vec()));
-                }
+        let mut answer = Response::new(Body::from(b"for this test".to_vec()));
+        match (self.outcome)(self.writes.fetch_add(1, Ordering::SeqCst)) {
+            WriteOutcome::Held => {
+                self.write_held.notify_one();
+                std::future::pending::<()>().await;
             }
-            Ok(answer)
+            WriteOutcome::Lost(status) => *answer.status_mut() = status,
+            WriteOutcome::AnswerLost(status) => {
+                let (_, body) = inner.send(request).await?.into_parts();
+                body.collect_bytes().await?;
+                *answer.status_mut() = status;
+            }
+            WriteOutcome::Passes => {
+                let (head, body) = request.into_parts();
+                let sent = body.collect_bytes().await?;
+                let request = Request::from_parts(head, Body::from(sent.to_vec()));
+                let (head, body) = inner.send(request).await?.into_parts();
+                let came = body.collect_bytes().await?;
+                *self.bytes.lock() = (sent.len(), came.len());
+                answer = Response::from_parts(head, Body::from(came.to_vec()));
+            }
         }
-        .boxed()
+        Ok(answer)
     }
 }
 
@@ -280,24 +261,29 @@ async fn orphaned_journals_are_listed_read_and_removed() {
     // What is nobody's journal does not keep the others from being found.
     let labels = json!({"bowline.io/journal": "Not_a_uid"});
     world.create::<ConfigMap>(json!({"metadata": {"name": "a", "labels": labels}})).await;
-    let live = BTreeSet::from([UID.to_owned()]);
-    let find = || orphans(world.client.clone(), &world.namespace, &live);
-    let found = find().await.unwrap();
-    let expected = Orphan {
-        run: deleted_run,
-        kind: "Restore".to_owned(),
-        name: "some-run".to_owned(),
+    let find = || async {
+        let mut all = list_journals(world.client.clone(), &world.namespace).await.unwrap();
+        assert_eq!(all.iter().filter(|journal| journal.id.run == uid()).count(), 1, "{all:?}");
+        all.retain(|journal| journal.id.run != uid());
+        all
+    };
+    let found = find().await;
+    let id =
+        JournalId { run: deleted_run, kind: "Restore".to_owned(), name: "some-run".to_owned() };
+    let expected = ListedJournal {
+        id,
         location: Some("bucket-1".to_owned()),
         bucket: Some("aws:/b/".to_owned()),
+        fingerprint: found[0].fingerprint,
     };
     assert_eq!(found, [expected]);
-    let Orphan { run, kind, name, .. } = &found[0];
+    let JournalId { run, kind, name } = &found[0].id;
     let opened =
         ConfigMapJournal::open(world.client.clone(), &world.namespace, run, kind, name).await;
     let (journal, records) = opened.unwrap();
     assert_eq!(blocks(&records), [7]);
     journal.remove().await.unwrap();
-    assert!(find().await.unwrap().is_empty());
+    assert!(find().await.is_empty());
     assert_eq!(
         blocks(&open_as(&world, world.client.clone(), "some-run").await.unwrap().1),
         [7],
@@ -307,20 +293,20 @@ async fn orphaned_journals_are_listed_read_and_removed() {
 
 #[tokio::test]
 async fn run_that_ends_without_its_bucket_reports_it_even_if_its_journal_is_unwritable() {
-    let world = World::without_server("journal-abandoned").await;
+    let world = World::without_server("journal-ended_without_bucket").await;
     let (journal, _) = open(&world).await;
     journal.append(&record(0)).await.unwrap();
     open(&world).await;
     journal.append(&record(1)).await.expect_err("somebody else has opened it");
-    journal.abandon(Stage::Finalizing).await.unwrap();
+    journal.end_without_bucket(Stage::Finalizing).await.unwrap();
     let (journal, records) = open(&world).await;
     let (marks, written) = records.split_at(1);
     assert_eq!(blocks(written), [0]);
-    assert_eq!(recover(marks.to_vec()).abandoned, Some(Stage::Finalizing));
-    journal.abandon(Stage::Waiting).await.unwrap();
+    assert_eq!(recover(marks.to_vec()).ended_without_bucket, Some(Stage::Finalizing));
+    journal.end_without_bucket(Stage::Waiting).await.unwrap();
     let records = open(&world).await.1;
     assert_eq!(
-        recover(records).abandoned,
+        recover(records).ended_without_bucket,
         Some(Stage::Waiting),
         "the entry that was appended counts"
     );
@@ -425,11 +411,11 @@ async fn earlier_opener_can_no_longer_write() {
     old.append(&record(0)).await.unwrap();
     // A page that comes late is not overlooked by whoever opened the journal before it came.
     let refused = early.append(&record(1)).await.unwrap_err().to_string();
-    assert!(refused.contains("belongs to another server"), "{refused}");
+    assert!(refused.contains("another server has taken over"), "{refused}");
     let (new, before) = open(&world).await;
     assert_eq!(blocks(&before), [0]);
     let refused = old.append(&record(2)).await.unwrap_err().to_string();
-    assert!(refused.contains("belongs to another server"), "{refused}");
+    assert!(refused.contains("another server has taken over"), "{refused}");
     new.append(&record(3)).await.unwrap();
     assert_eq!(blocks(&open(&world).await.1), [0, 3]);
 }

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_server::fence::Fence;
 use bowline_server::lease::{Error, LeaseGuard, LeaseTimings, NAME};
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Client;
@@ -18,7 +15,6 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tower_service::Service;
 
 use crate::bed::World;
 use crate::fault_injection;
@@ -74,40 +70,22 @@ fn renewed(lease: &Lease) -> Option<Timestamp> {
     spec(lease).renew_time.as_ref().map(|time| time.0)
 }
 
-/// Between a client and the API server. What `filter` does not return is never answered.
-#[derive(Clone)]
-struct FilteredService<W> {
-    inner: Client,
-    filter: W,
-}
-
-impl<W> Service<Request<Body>> for FilteredService<W>
-where
-    W: Fn(Request<Body>) -> Option<Request<Body>>,
-{
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let inner = self.inner.clone();
-        match (self.filter)(request) {
-            Some(request) => async move { inner.send(request).await }.boxed(),
-            None => std::future::pending().boxed(),
-        }
-    }
-}
-
+/// A client between others and the API server. What `filter` does not return is never answered.
 fn filtered_client(
     inner: Client,
     filter: impl Fn(Request<Body>) -> Option<Request<Body>> + Clone + Send + 'static,
 ) -> Client {
     let namespace = inner.default_namespace().to_owned();
-    Client::new(FilteredService { inner, filter }, namespace)
+    let service = tower::service_fn(move |request| {
+        let (inner, request) = (inner.clone(), filter(request));
+        async move {
+            match request {
+                Some(request) => inner.send(request).await,
+                None => std::future::pending().await,
+            }
+        }
+    });
+    Client::new(service, namespace)
 }
 
 #[tokio::test]

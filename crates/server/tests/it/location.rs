@@ -177,7 +177,7 @@ async fn plugin_receives_credentials_as_a_file() {
     std::fs::create_dir(world.path("root").join("bucket")).unwrap();
     world.location("l", spec).await;
     world.until("l", is_available).await;
-    let [folder] = &entries(&world.path("scratch"))[..] else { panic!("one private folder") };
+    let [folder] = &entries(&world.path("scratch"))[..] else { panic!("one private directory") };
     let [file] = &files(folder)[..] else { panic!("one private file") };
     assert_eq!(std::fs::read_to_string(file).unwrap(), "hunter2");
 

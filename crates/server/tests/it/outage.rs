@@ -624,8 +624,8 @@ async fn every_run_ends_with_an_unreachable_node() {
         let pod = down.add_pod(&namespace, &row.name, &thaw).await;
         let (namespace, name, uid) = (namespace.clone(), pod.name_any(), pod.uid().unwrap());
         let frozen = journal::Pod { namespace, name, uid, ran: Vec::new() };
-        let begun = BlockStarted { block: 1000, pods: vec![frozen], ..BlockStarted::default() };
-        outage.append_records::<Backup>(row, &[JournalEntry::BlockStarted(begun)]).await;
+        let started = BlockStarted { block: 1000, pods: vec![frozen], ..BlockStarted::default() };
+        outage.append_records::<Backup>(row, &[JournalEntry::BlockStarted(started)]).await;
     }
     // The restored claims are waited for as if a driver had to make their volumes.
     let volume = BackupVolumeInfo {

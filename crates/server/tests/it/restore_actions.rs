@@ -349,8 +349,8 @@ async fn action_that_is_never_ready_is_reported_and_the_restore_continues() {
         let action = key(set, "ria-v2");
         for (name, limit) in [("own", "4"), ("server", "1.5"), ("hangs", "1.5")] {
             let expected = format!(
-                "additional items of action {action} were not ready within {limit} s; the item \
-                 is restored nevertheless"
+                "additional items of action {action} were not ready within {limit} s; the item is \
+                 still restored"
             );
             assert_eq!(errors[format!("{set}-{name}").as_str()], expected);
         }
@@ -393,7 +393,7 @@ async fn crashing_action_is_an_item_error_and_the_rest_is_restored() {
         let dead = errors[format!("{set}-dies").as_str()];
         assert!(dead.starts_with(&unsure), "{dead}");
         assert!(dead.contains("ended in AreAdditionalItemsReady (exit status: 3)"), "{dead}");
-        let expected = format!("{unsure}fixture cannot say; the item is restored nevertheless");
+        let expected = format!("{unsure}fixture cannot say; the item is still restored");
         assert_eq!(errors[format!("{set}-unsure").as_str()], expected);
         // The plugin goes on in a new process: with what it had in hand, in the questions of others and
         // in later steps.

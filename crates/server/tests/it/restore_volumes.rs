@@ -381,7 +381,7 @@ async fn resources_of_an_earlier_server_are_adopted_or_ended() {
     assert_eq!(status_of(&forgotten).phase, Some(VolumePluginPhase::Failed));
     assert_eq!(
         status_of(&forgotten).message,
-        "the restore ended before the plugin reported the end of this volume"
+        "the restore ended before the plugin completed this volume"
     );
     let restore = stage.world.api::<Restore>().get("r").await.unwrap();
     assert_eq!(restore.status.unwrap().phase, Some(RestorePhase::Completed));
@@ -426,12 +426,12 @@ async fn journal_of_a_deleted_restore_is_kept_until_its_volumes_are_used() {
         ConfigMapJournal::open(world.client.clone(), &world.namespace, &run, "Restore", "r").await;
     let journal = opened.unwrap().0.with_location("default");
     let volume = "volumes-deleted-pv";
-    let begun = VolumeRequested {
+    let requested = VolumeRequested {
         item: ResourceIdentifier { name: volume.to_owned(), ..ResourceIdentifier::default() },
         name: volume.to_owned(),
         ..VolumeRequested::default()
     };
-    journal.append(&JournalEntry::VolumeRequested(begun)).await.unwrap();
+    journal.append(&JournalEntry::VolumeRequested(requested)).await.unwrap();
     let ended = VolumeAnswered { block: 0, volume: Some("vol-1".to_owned()) };
     journal.append(&JournalEntry::VolumeAnswered(ended)).await.unwrap();
     world.api::<Restore>().delete("r", &DeleteParams::default()).await.unwrap();

@@ -201,15 +201,15 @@ async fn backup_of_another_cluster_for_the_same_time_is_ignored() {
 async fn schedule_waits_for_its_last_backup_to_start() {
     let mut world = World::without_server("schedule-held").await;
     let is_stuck = Arc::new(AtomicBool::new(true));
-    let [lists, looks] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let [lists, reads] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
     let judge = {
         let is_stuck = Arc::clone(&is_stuck);
-        let (lists, looks) = (Arc::clone(&lists), Arc::clone(&looks));
+        let (lists, reads) = (Arc::clone(&lists), Arc::clone(&reads));
         move |method: &Method, uri: &Uri| {
             let is_list = uri.query().is_some_and(|query| query.contains("schedule-name"));
             lists.fetch_add(usize::from(is_list), Ordering::SeqCst);
             let is_look = *method == Method::GET && uri.path().contains("/backups/held-");
-            looks.fetch_add(usize::from(is_look), Ordering::SeqCst);
+            reads.fetch_add(usize::from(is_look), Ordering::SeqCst);
             let is_backup = uri.path().contains("/backups/");
             is_stuck.load(Ordering::SeqCst) && *method == Method::PATCH && is_backup
         }
@@ -223,9 +223,9 @@ async fn schedule_waits_for_its_last_backup_to_start() {
     // for is looked at.
     let before = lists.load(Ordering::SeqCst);
     eventually("the schedule was due again", async || lists.load(Ordering::SeqCst) > before).await;
-    let before = (lists.load(Ordering::SeqCst), looks.load(Ordering::SeqCst));
+    let before = (lists.load(Ordering::SeqCst), reads.load(Ordering::SeqCst));
     eventually("the schedule was checked twice", async || {
-        looks.load(Ordering::SeqCst) >= before.1 + 2
+        reads.load(Ordering::SeqCst) >= before.1 + 2
     })
     .await;
     assert_eq!(lists.load(Ordering::SeqCst), before.0, "all are listed again");

@@ -7,7 +7,7 @@ async fn server_shuts_down_cleanly() {
     let mut world = World::start("server-end").await;
     world.s3_location("l").await;
     let files = || std::fs::read_dir(world.path("scratch")).unwrap().count();
-    assert_eq!(files(), 1, "a folder with credentials");
+    assert_eq!(files(), 1, "a directory with credentials");
     world.end().await.unwrap();
     assert_eq!(std::fs::read_dir(world.path("scratch")).unwrap().count(), 0);
 }

@@ -145,9 +145,9 @@ async fn frozen_pod_is_thawed_while_its_backup_waits_for_operations() {
     let pods = vec![pod(&trial.world, "db").await];
     let (client, run) = (trial.world.client.clone(), RunUid::new(&*uid).unwrap());
     let opened = ConfigMapJournal::open(client, &trial.world.namespace, &run, "Backup", "b").await;
-    let begun = BlockStarted { block: 1000, pods, ..BlockStarted::default() };
+    let started = BlockStarted { block: 1000, pods, ..BlockStarted::default() };
     let journal = opened.unwrap().0.with_location("default");
-    journal.append(&JournalEntry::BlockStarted(begun)).await.unwrap();
+    journal.append(&JournalEntry::BlockStarted(started)).await.unwrap();
 
     let calls = trial.world.path("sdk").join("calls");
     let polls = || {

@@ -29,6 +29,8 @@ mod gate;
 mod temporary;
 mod upload;
 
+use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -38,7 +40,8 @@ use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
-use tokio::io::AsyncReadExt as _;
+use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::{Backend, Creation, Permit, common_prefixes, refuse_unknown_keys, single_piece_stream};
 use crate::download::{self, Grant, SigningKey};
@@ -111,6 +114,12 @@ impl Filesystem {
         outcome.map_err(|failure| user_error(bucket, failure))
     }
 
+    async fn open_object(&self, bucket: &str, key: &str) -> Result<File> {
+        let segments = key_segments(key)?;
+        let file = self.with_bucket(bucket, key, move |root| root.open_file(&segments)).await?;
+        Ok(File::from_std(file))
+    }
+
     async fn write(
         &self,
         bucket: &str,
@@ -163,6 +172,13 @@ impl Backend for Filesystem {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
         self.write(bucket, key, single_piece_stream(content), Mode::Create).await
     }
+
+    async fn get_range(&self, bucket: &str, key: &str, range: Range<u64>) -> Result<ByteStream> {
+        let mut file = self.open_object(bucket, key).await?;
+        let seek = file.seek(io::SeekFrom::Start(range.start)).await;
+        seek.map_err(|error| Error::new(Code::Internal, error.to_string()))?;
+        Ok(pieces(file.take(range.end.saturating_sub(range.start))))
+    }
 }
 
 #[async_trait]
@@ -181,15 +197,7 @@ impl ObjectStore for Filesystem {
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
-        let segments = key_segments(key)?;
-        let file = self.with_bucket(bucket, key, move |root| root.open_file(&segments)).await?;
-        let file = tokio::fs::File::from_std(file);
-        let pieces = stream::try_unfold(file, async |mut file| {
-            let mut piece = BytesMut::with_capacity(READ_CHUNK);
-            let read = file.read_buf(&mut piece).await?;
-            Ok((read > 0).then(|| (piece.freeze(), file)))
-        });
-        Ok(Box::pin(pieces.into_stream()))
+        Ok(pieces(self.open_object(bucket, key).await?))
     }
 
     async fn list_common_prefixes(
@@ -233,15 +241,25 @@ impl ObjectStore for Filesystem {
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
         key_segments(key)?;
         let Some(downloads) = &self.options.downloads else {
-            return Err(Error::new(Code::FailedPrecondition, "this server serves no downloads"));
+            return Err(Error::new(Code::FailedPrecondition, "the server has no download address"));
         };
-        let expires = Timestamp::now()
-            .checked_add(ttl)
-            .map_err(|_| Error::new(Code::InvalidArgument, "a link cannot last that long"))?;
+        let expires = Timestamp::now().checked_add(ttl).map_err(|_| {
+            Error::new(Code::InvalidArgument, "the expiration time of the link is out of range")
+        })?;
         let grant = Grant { bucket: bucket.to_owned(), key: key.to_owned(), expires };
         let token = download::sign(&downloads.key, &grant);
         Ok(format!("{}/{token}", downloads.base_url.trim_end_matches('/')))
     }
+}
+
+/// A stream of what a reader yields.
+fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> ByteStream {
+    let pieces = stream::try_unfold(reader, async |mut reader| {
+        let mut piece = BytesMut::with_capacity(READ_CHUNK);
+        let read = reader.read_buf(&mut piece).await?;
+        Ok((read > 0).then(|| (piece.freeze(), reader)))
+    });
+    Box::pin(pieces.into_stream())
 }
 
 type Segments = Arc<[String]>;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +94,16 @@ impl Backend for Memory {
             objects.insert(key.to_owned(), content);
             Creation::Created(Guarantee::Atomic)
         })
+    }
+
+    async fn get_range(&self, bucket: &str, key: &str, range: Range<u64>) -> Result<ByteStream> {
+        let content =
+            self.with_objects(StoreCall::Get, bucket, key, |objects| objects.get(key).cloned())?;
+        let missing = || Error::new(Code::NotFound, format!("`{key}` does not exist"));
+        let content = content.ok_or_else(missing)?;
+        let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
+        let (start, end) = (at(range.start), at(range.end));
+        Ok(single_piece_stream(content.slice(start..end.max(start))))
     }
 }
 

@@ -32,6 +32,7 @@ mod upload;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,8 +130,19 @@ impl S3 {
         if connection.bucket == bucket {
             return Ok(connection);
         }
-        let message = format!("opened for bucket `{}`, asked for `{bucket}`", connection.bucket);
+        let message =
+            format!("the store was opened for bucket `{}`, not `{bucket}`", connection.bucket);
         Err(Error::new(Code::InvalidArgument, message))
+    }
+
+    /// An object, or a part of it.
+    async fn get(&self, bucket: &str, key: &str, range: Option<Range<u64>>) -> Result<ByteStream> {
+        let connection = self.connection_to(bucket)?;
+        let path = connection::path(key)?;
+        let options = GetOptions { range: range.map(Into::into), ..GetOptions::default() };
+        let result = connection.store.get_opts(&path, options).await;
+        let object = result.map_err(|error| user_error(bucket, &error))?;
+        Ok(object.into_stream().map_err(std::io::Error::other).boxed())
     }
 }
 
@@ -152,6 +164,10 @@ impl Backend for S3 {
             }
             Err(error) => Err(user_error(bucket, &error)),
         }
+    }
+
+    async fn get_range(&self, bucket: &str, key: &str, range: Range<u64>) -> Result<ByteStream> {
+        self.get(bucket, key, Some(range)).await
     }
 }
 
@@ -177,11 +193,7 @@ impl ObjectStore for S3 {
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
-        let connection = self.connection_to(bucket)?;
-        let path = connection::path(key)?;
-        let result = connection.store.get_opts(&path, GetOptions::default()).await;
-        let object = result.map_err(|error| user_error(bucket, &error))?;
-        Ok(object.into_stream().map_err(std::io::Error::other).boxed())
+        self.get(bucket, key, None).await
     }
 
     async fn list_common_prefixes(
@@ -203,7 +215,7 @@ impl ObjectStore for S3 {
         let connection = self.connection_to(bucket)?;
         let Ok(path) = connection::path(key) else {
             return match key {
-                "" => Err(Error::new(Code::InvalidArgument, "there is no key")),
+                "" => Err(Error::new(Code::InvalidArgument, "the object key is empty")),
                 odd => connection.raw.delete_any_key(odd).await,
             };
         };

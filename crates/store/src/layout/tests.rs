@@ -21,6 +21,7 @@ fn every_key_is_spelled_as_velero_spells_it() {
         [
             "backups/b/velero-backup.json",
             "backups/b/b.tar.gz",
+            "backups/b/b-bowline-index",
             "backups/b/b-logs.gz",
             "backups/b/b-podvolumebackups.json.gz",
             "backups/b/b-volumesnapshots.json.gz",

@@ -52,7 +52,7 @@ pub enum CommitRefusal {
         found: String,
     },
     /// The backup to commit has not ended.
-    #[error("the phase {phase:?} is not a final one")]
+    #[error("phase {phase:?} is not final")]
     NotTerminal {
         /// Its phase.
         phase: String,
@@ -64,7 +64,7 @@ pub enum CommitRefusal {
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// The record keeps appearing and disappearing.
-    #[error("another server writes and deletes velero-backup.json at this moment")]
+    #[error("another server is writing or deleting velero-backup.json")]
     Contended,
 }
 

@@ -95,7 +95,7 @@ pub(super) async fn await_unless_idle<T>(
 }
 
 fn timeout_error(limit: Duration) -> Error {
-    let message = format!("no data for {limit:?}; the result is not known");
+    let message = format!("no data for {limit:?}; the outcome is unknown");
     Error::new(Code::DeadlineExceeded, message)
 }
 

@@ -20,6 +20,7 @@ pub(crate) struct Subject {
 pub(crate) async fn assert_conforms(subject: &Subject) {
     returns_what_was_put(subject).await;
     put_replaces(subject).await;
+    returns_the_asked_part(subject).await;
     missing_object_is_not_found(subject).await;
     lists_objects_and_prefixes(subject).await;
     deletes_objects(subject).await;
@@ -89,6 +90,20 @@ async fn returns_what_was_put(subject: &Subject) {
     subject.clear().await;
 }
 
+async fn returns_the_asked_part(subject: &Subject) {
+    let content: Vec<u8> = (0..700_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    subject.put("long", content.clone()).await;
+    for (start, end) in [(0, 1), (0, 700_000), (1, 300_001), (699_999, 700_000), (650_000, 800_000)]
+    {
+        let range = start as u64..end as u64;
+        let part = subject.backend.get_range(subject.bucket, "long", range).await.unwrap();
+        let part = part.try_collect::<Vec<Bytes>>().await.unwrap().concat();
+        assert!(part == content[start..end.min(content.len())], "{start}..{end}");
+    }
+    assert!(subject.backend.get_range(subject.bucket, "none", 0..1).await.is_err());
+    subject.clear().await;
+}
+
 async fn put_replaces(subject: &Subject) {
     subject.put("a/b", "old and longer").await;
     subject.put("a/b", "new").await;
@@ -107,7 +122,7 @@ async fn missing_object_is_not_found(subject: &Subject) {
     assert!(subject.backend.object_exists(subject.bucket, "a/b").await.unwrap());
     assert!(
         !subject.backend.object_exists(subject.bucket, "a").await.unwrap(),
-        "a folder is no object"
+        "a directory is no object"
     );
     assert!(!subject.backend.object_exists(subject.bucket, "a/b/c").await.unwrap());
     subject.clear().await;
@@ -139,7 +154,7 @@ async fn deletes_objects(subject: &Subject) {
     subject.put("a/d", "x").await;
     subject.backend.delete_object(subject.bucket, "a/b/c").await.unwrap();
     assert!(!subject.backend.object_exists(subject.bucket, "a/b/c").await.unwrap());
-    assert_eq!(subject.prefixes("a/").await, Vec::<String>::new(), "no folder is left behind");
+    assert_eq!(subject.prefixes("a/").await, Vec::<String>::new(), "no directory is left behind");
     assert_eq!(subject.get("a/d").await, "x");
     subject
         .backend

@@ -283,13 +283,13 @@ fn delete_waiting_for_a_slow_disk_is_dropped_when_the_permit_ends() {
     });
     runtime.block_on(async {
         let store = open(root.path()).await.with_permit(permit);
-        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let (resume, wait) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || wait.recv_timeout(Duration::from_mins(2)));
         let mut deletion = store.delete_object(BUCKET, "a");
         // Now it stands in the queue.
         assert!(futures::poll!(&mut deletion).is_pending());
         is_over.store(true, Ordering::SeqCst);
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         let error = deletion.await.unwrap_err();
         assert!(error.message().contains("its time is over"), "{error}");
         busy.await.unwrap().unwrap();

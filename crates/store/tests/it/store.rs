@@ -314,11 +314,11 @@ async fn marking_as_deleting_changes_only_the_phase() {
 #[tokio::test]
 async fn existence_is_queried_when_a_plugin_does_not_report_not_found() {
     let memory = memory();
-    let go = memory.failing(|call, _| {
+    let flaky = memory.failing(|call, _| {
         (call == StoreCall::Get)
             .then(|| PluginError::unknown("rpc error: NoSuchKey: the key is gone"))
     });
-    let store = store(go);
+    let store = store(flaky);
     assert_eq!(store.get::<Results>(&name()).await.unwrap(), None);
     put_object(&memory, "p/backups/b/b-results.gz", "x").await;
     let error = store.get::<Results>(&name()).await.unwrap_err();

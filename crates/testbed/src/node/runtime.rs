@@ -38,7 +38,8 @@ pub(super) struct Runtime {
 pub enum Error {
     /// Neither installed nor available from Debian's packages.
     #[error(
-        "the real node needs {packages}, and `apt-get download` failed: {reason}; install them, or set {assets} to a folder that has them",
+        "the real node needs {packages}, and `apt-get download` failed: {reason}; install them, or \
+         set {assets} to a directory that has them",
         packages = PACKAGES.join(", "),
         assets = env::ASSETS
     )]

@@ -361,15 +361,15 @@ impl Cluster {
     /// Waits until a snapshot is ready. A controller that erred while somebody else wrote can forget it for
     /// a quarter of an hour, so it is made to look now and then.
     async fn until_ready(&self, snapshot: &str) {
-        let mut looks = 0;
+        let mut polls = 0;
         eventually(&format!("snapshot {snapshot} is ready"), async || {
             let status = self.status(snapshot).await;
             if status["readyToUse"] == true {
                 return Some(());
             }
-            looks += 1;
-            if looks % 20 == 0 {
-                self.trigger_reconcile(snapshot, &status, looks).await;
+            polls += 1;
+            if polls % 20 == 0 {
+                self.trigger_reconcile(snapshot, &status, polls).await;
             }
             None
         })

@@ -104,7 +104,7 @@ fn leftovers(id: &str, dir: &Path) -> Vec<String> {
         }
     }
     if dir.exists() {
-        leftovers.push(format!("folder {}", dir.display()));
+        leftovers.push(format!("directory {}", dir.display()));
     }
     // One hierarchy, or many.
     let groups = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path());

@@ -134,7 +134,7 @@ fn written_by_hand() -> Vec<PathBuf> {
 }
 
 /// The same files without tests, with their paths from the root of the repository.
-fn product_files() -> Vec<(PathBuf, syn::File)> {
+pub(crate) fn product_files() -> Vec<(PathBuf, syn::File)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let is_test = |path: &Path| {
         let test_folder = path.components().any(|part| part.as_os_str() == "tests");

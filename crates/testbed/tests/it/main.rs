@@ -7,6 +7,7 @@
     reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
 )]
 
+mod architecture;
 mod control_plane;
 mod csi;
 mod killed;

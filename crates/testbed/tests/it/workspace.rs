@@ -5,6 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use syn::visit::{self, Visit};
+
+use crate::language::product_files;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `TEST_DEPENDENCIES`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
@@ -108,6 +111,88 @@ fn crates_use_only_what_the_architecture_allows() {
         }
     }
     assert!(wrong.is_empty(), "not allowed by ALLOWED_DEPENDENCIES: {wrong:?}");
+}
+
+/// Modules of the engine that no other module may use, except for those named. What they share is in a module of its
+/// own: `csi`, `unpack`, `lookup`, …
+const CLOSED_MODULES: [(&str, &[&str]); 3] = [
+    // The built-in actions read the pods of a backup.
+    ("backup", &["action"]),
+    ("restore", &["testing"]),
+    ("delete", &[]),
+];
+
+/// Finds the first module of each path that begins with `crate`, in `use` and elsewhere.
+#[derive(Default)]
+struct UsedModules(BTreeSet<String>);
+
+impl UsedModules {
+    fn add_tree(&mut self, tree: &syn::UseTree) {
+        match tree {
+            syn::UseTree::Path(path) => drop(self.0.insert(path.ident.to_string())),
+            syn::UseTree::Name(name) => drop(self.0.insert(name.ident.to_string())),
+            syn::UseTree::Rename(name) => drop(self.0.insert(name.ident.to_string())),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.add_tree(item)),
+            syn::UseTree::Glob(_) => {}
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for UsedModules {
+    fn visit_use_tree(&mut self, tree: &'ast syn::UseTree) {
+        if let syn::UseTree::Path(path) = tree
+            && path.ident == "crate"
+        {
+            self.add_tree(&path.tree);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let mut segments = path.segments.iter();
+        if segments.next().is_some_and(|first| first.ident == "crate")
+            && let Some(module) = segments.next()
+        {
+            self.0.insert(module.ident.to_string());
+        }
+        visit::visit_path(self, path);
+    }
+}
+
+fn used_modules(file: &syn::File) -> BTreeSet<String> {
+    let mut used = UsedModules::default();
+    used.visit_file(file);
+    used.0
+}
+
+#[test]
+fn backups_restores_and_deletions_share_only_modules_of_their_own() {
+    let mut wrong = Vec::new();
+    let mut modules = BTreeSet::new();
+    for (path, file) in product_files() {
+        let Ok(inner) = path.strip_prefix("crates/engine/src") else { continue };
+        let module = inner.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+        modules.insert(module.to_owned());
+        let used = used_modules(&file);
+        for (closed, users) in CLOSED_MODULES {
+            if module != closed && !users.contains(&module) && used.contains(closed) {
+                wrong.push(format!("{} uses {closed}", path.display()));
+            }
+        }
+    }
+    for module in CLOSED_MODULES.map(|(closed, _)| closed) {
+        assert!(modules.contains(module), "{module} is not in {modules:?}");
+    }
+    assert!(wrong.is_empty(), "move what they share to a module of its own:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn used_modules_are_found_in_imports_and_in_paths() {
+    let file = syn::parse_file(
+        "use crate::backup::csi; use crate::{item::Object, delete}; use super::x;
+        fn f(restore: u8) -> crate::restore::Run { journal::crate_it() }",
+    );
+    let found: Vec<String> = used_modules(&file.unwrap()).into_iter().collect();
+    assert_eq!(found, ["backup", "delete", "item", "restore"]);
 }
 
 #[test]

@@ -71,16 +71,16 @@ fn errors_name_the_config_key() {
         (&[("roots", "data")], "\"roots\": \"data\" is not an absolute path"),
         (&[("roots", "/a:")], "\"roots\": \"\" is not an absolute path"),
         (&[("roots", "/a/../b")], "\"roots\": \"/a/../b\" has a part"),
-        (&[("roots", "/")], "\"roots\": the path is the root"),
+        (&[("roots", "/")], "\"roots\": the path is /"),
         (&[("roots", "/a"), ("stateDir", "s")], "\"stateDir\": \"s\" is not"),
-        (&[("roots", "/a"), ("keepLocal", "yes")], "\"keepLocal\" is neither true nor false"),
+        (&[("roots", "/a"), ("keepLocal", "yes")], "\"keepLocal\" must be true or false"),
         (&[("roots", "/a"), ("repository", "/r")], "needs a password"),
         (&[("roots", "/a"), ("repository", "r"), ("passwordFile", "/x")], "\"passwordFile\": /x"),
         (&[("roots", "/a"), ("repository", "sftp:x")], "\"repository\": "),
         (&[("roots", "/a"), ("region", "eu/../x")], "\"region\" is not a region"),
         (
             &[("roots", "/a"), ("root", "/a")],
-            "\"root\" is not known; there are credentialsFile, keepLocal, node, passwordFile, \
+            "unknown config key \"root\"; valid keys: credentialsFile, keepLocal, node, passwordFile, \
              region, repository, roots, stateDir, uploadLimit",
         ),
         (&[("roots", "/a"), ("uploadLimit", "0")], "\"uploadLimit\" is not a number of bytes"),

@@ -49,7 +49,7 @@ pub(crate) enum InvalidLocation {
     Path(#[from] InvalidPath),
     #[error("no valid URL follows `s3:`; expected `https://host/bucket/prefix`")]
     Address,
-    #[error("the address holds credentials; put them into the credential of the location")]
+    #[error("the address contains credentials; put them into the credential of the location")]
     Secret,
     #[error("{0:?} is not a valid bucket name")]
     Bucket(String),

@@ -32,13 +32,13 @@ pub(crate) enum UnsupportedEntry {
          repository"
     )]
     Attribute(CString),
-    #[error("the repository has no {0} for it")]
+    #[error("the entry has no {0} in the repository")]
     MissingField(&'static str),
     #[error("the name, the target or the name of an extended attribute contains a NUL")]
     Nul,
     #[error("the name is not a valid file name")]
     Name,
-    #[error("an entry that is not a folder has entries")]
+    #[error("an entry that is not a directory has entries")]
     Subtree,
 }
 
@@ -159,12 +159,12 @@ pub(super) fn from_node(node: &Node) -> Result<TreeEntry, UnsupportedEntry> {
 const BILLION: i128 = 1_000_000_000;
 
 fn to_go_mode(mode: u32) -> u32 {
-    let special = GO_BITS.iter().filter(|(unix, _)| mode & unix != 0).map(|(_, go)| go);
+    let special = GO_BITS.iter().filter(|(unix, _)| mode & unix != 0).map(|(_, go_bit)| go_bit);
     (mode & 0o777) | special.sum::<u32>()
 }
 
 fn from_go_mode(mode: u32) -> u32 {
-    let special = GO_BITS.iter().filter(|(_, go)| mode & go != 0).map(|(unix, _)| unix);
+    let special = GO_BITS.iter().filter(|(_, go_bit)| mode & go_bit != 0).map(|(unix, _)| unix);
     (mode & 0o777) | special.sum::<u32>()
 }
 

@@ -58,23 +58,23 @@ fn only_volumes_below_a_root_are_opened() {
         assert!(fixture.open(name).is_ok(), "{name}");
     }
     for (name, words) in [
-        ("outside", "is not below an allowed root"),
-        ("rootless", "is not below an allowed root"),
+        ("outside", "is outside of the configured"),
+        ("rootless", "is outside of the configured"),
         ("root", "is a root itself"),
-        ("root/out", "leads out of its root"),
-        ("root/absolute-out", "leads out of its root"),
-        ("root/absolute-in", "leads out of its root"),
-        ("root/up-and-down", "leads out of its root"),
-        ("root/magic", "leads out of its root"),
-        ("root/magic/etc", "leads out of its root"),
-        ("root/loop", "leads out of its root"),
+        ("root/out", "leaves its root"),
+        ("root/absolute-out", "leaves its root"),
+        ("root/absolute-in", "leaves its root"),
+        ("root/up-and-down", "leaves its root"),
+        ("root/magic", "leaves its root"),
+        ("root/magic/etc", "leaves its root"),
+        ("root/loop", "leaves its root"),
         ("root/.bowline-snapshots/lv-1/data", "is reserved for the plugin"),
         ("root/.bowline-restore-x", "is reserved for the plugin"),
         ("root/to-state", "is reserved for the plugin"),
         ("root/repo", "is reserved for the plugin"),
         ("root/repo/data", "is reserved for the plugin"),
         ("root/none", "does not exist"),
-        ("root/file", "is not a folder"),
+        ("root/file", "is not a directory"),
     ] {
         let error = fixture.open(name).expect_err(name);
         assert!(error.contains(words), "{name}: {error}");

@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::id::Id;
 use crate::path::VolumePath;
-use crate::record::{Record, UploadRecord as Noted};
+use crate::record::{Record, UploadRecord};
 use crate::repository::{Repository, RepositoryError as RepositoryFailed, UploadJob};
 use crate::roots::Roots;
 use crate::state::{DATA_FOLDER, State, StateLock, boot_id};
@@ -150,7 +150,7 @@ impl SnapshotterSession {
             // Uploaded and removed, or deleted, in the meantime.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(error) => {
-                tracing::warn!(snapshot = %id, "the clone is not known to be on disk: {error}");
+                tracing::warn!(snapshot = %id, "cannot flush the clone to disk: {error}");
                 Ok(())
             }
         };
@@ -197,7 +197,7 @@ impl SnapshotterSession {
     /// True if the repository may contain data of a snapshot.
     pub(super) fn is_in_repository(&self, id: &Id) -> Result<bool> {
         let upload = self.state.record(id)?.map(|record| record.upload);
-        Ok(self.repository.is_some() && upload != Some(Noted::None))
+        Ok(self.repository.is_some() && upload != Some(UploadRecord::None))
     }
 
     /// Deletes a snapshot completely. Not an error if it is gone.
@@ -275,24 +275,26 @@ impl SnapshotterSession {
         let clone_summary = record.cloned.describe();
         let all = (record.cloned.bytes, record.cloned.bytes);
         Ok(Some(match record.upload {
-            Noted::None => progress_of(Running::Succeeded, all, clone_summary, created, created),
-            Noted::Begun { started } if self.state.lock_upload(id)?.is_none() => {
+            UploadRecord::None => {
+                progress_of(Running::Succeeded, all, clone_summary, created, created)
+            }
+            UploadRecord::Begun { started } if self.state.lock_upload(id)?.is_none() => {
                 let description = "uploading in another process".to_owned();
                 progress_of(Running::Running, (0, all.1), description, started, now)
             }
-            Noted::Begun { .. } => {
+            UploadRecord::Begun { .. } => {
                 let description =
                     format!("{clone_summary}; the upload was interrupted and can be repeated");
                 progress_of(Running::Succeeded, all, description, created, created)
             }
-            Noted::Failed { started, ended, error } => progress_of(
+            UploadRecord::Failed { started, ended, error } => progress_of(
                 Running::Failed(error),
                 (0, all.1),
                 "uploading".to_owned(),
                 started,
                 ended,
             ),
-            Noted::Done { started, ended, bytes } => {
+            UploadRecord::Done { started, ended, bytes } => {
                 let description = "uploaded".to_owned();
                 progress_of(Running::Succeeded, (bytes, bytes), description, started, ended)
             }
@@ -321,7 +323,7 @@ impl SnapshotterSession {
         let data = Some(record.is_clone_intact(&self.boot)).filter(|is_sound| *is_sound);
         let data = data.and_then(|_| File::open(self.state.data_path(id)).ok()).ok_or_else(lost)?;
         self.state.clear_cancel_request(id)?;
-        let upload_record = Noted::Begun { started: upload.started };
+        let upload_record = UploadRecord::Begun { started: upload.started };
         self.state.change_record(id, |record| record.upload = upload_record)?;
         let job = UploadJob {
             id: id.clone(),
@@ -354,8 +356,8 @@ impl SnapshotterSession {
         lock: StateLock,
     ) -> Result<()> {
         let upload = match &outcome {
-            Ok(bytes) => Noted::Done { started, ended, bytes: *bytes },
-            Err(error) => Noted::Failed { started, ended, error: error_chain(error) },
+            Ok(bytes) => UploadRecord::Done { started, ended, bytes: *bytes },
+            Err(error) => UploadRecord::Failed { started, ended, error: error_chain(error) },
         };
         let recorded = self.state.change_record(id, |record| record.upload = upload);
         drop(lock);

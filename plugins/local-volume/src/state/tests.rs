@@ -133,7 +133,7 @@ fn cancel_request_can_be_set_and_cleared() {
     let (_folder, state) = state();
     let id = Id::from_request("a");
     state.request_cancel(&id).unwrap();
-    assert!(!state.is_cancel_requested(&id), "there is no snapshot");
+    assert!(!state.is_cancel_requested(&id), "no snapshot was created");
     create_snapshot(&state, &id);
     state.request_cancel(&id).unwrap();
     assert!(state.is_cancel_requested(&id));

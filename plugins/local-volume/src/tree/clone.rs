@@ -77,7 +77,7 @@ impl CloneSummary {
                 "cloned by copy-on-write: {files} files, {bytes} bytes; {copied} of the files could \
                  not be cloned and were copied"
             ),
-            CloneMethod::Copy => format!("copied plainly: {files} files, {bytes} bytes"),
+            CloneMethod::Copy => format!("copied: {files} files, {bytes} bytes"),
         }
     }
 }

@@ -34,7 +34,7 @@ impl EntryDestination<'_> {
 
     /// Creates a folder. Its metadata is set once it is complete.
     pub(crate) fn create_dir(&self) -> Result<(), TreeError> {
-        mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.write_error("create folder"))
+        mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.write_error("create directory"))
     }
 
     /// Creates an empty file. Its metadata is set once its content is there.

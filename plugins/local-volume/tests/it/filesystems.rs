@@ -29,7 +29,7 @@ impl MountedFilesystem {
         File::create(&image).unwrap().set_len(400 * 1024 * 1024).unwrap();
         match Command::new(program).args(arguments).arg(&image).output() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            made => assert!(made.as_ref().unwrap().status.success(), "{made:?}"),
+            output => assert!(output.as_ref().unwrap().status.success(), "{output:?}"),
         }
         run("mount", &["-o", "loop", image.to_str().unwrap()], at);
         Some(Self(at.to_owned()))

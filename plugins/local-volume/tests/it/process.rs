@@ -191,7 +191,7 @@ async fn for_version_1_servers_the_upload_happens_during_creation() {
     plugin.delete_snapshot(&snapshot).await.unwrap_err();
     let tags = [].into();
     let error = plugin.create_snapshot(&id_of(&env.volume()), "", &tags).await.unwrap_err();
-    assert!(error.message().contains("the folder of the repository"), "{error}");
+    assert!(error.message().contains("the directory of the repository"), "{error}");
     hosted.host.shut_down().await;
 }
 
@@ -210,7 +210,7 @@ async fn secrets_reach_neither_errors_nor_the_log() {
     hosted = HostedPlugin::start(true).await;
     let plugin = hosted.plugin(&env).await;
     let error = plugin.delete_snapshot(&snapshot).await.unwrap_err();
-    assert!(error.message().contains("the password does not open"), "{error}");
+    assert!(error.message().contains("wrong password for repository"), "{error}");
     log += &hosted.log();
     hosted.host.shut_down().await;
     assert!(log.contains("created the repository") && log.contains("7 bytes"), "{log}");

@@ -76,7 +76,7 @@ async fn same_request_returns_the_same_snapshot() {
     // Never that of another volume.
     fs::create_dir(env.path("root/other")).unwrap();
     let error = env.snapshot_of(&env.path("root/other"), "r-1").await.unwrap_err();
-    assert!(error.message().contains("the same request is of volume"), "{error}");
+    assert!(error.message().contains("already belongs to a snapshot of volume"), "{error}");
 }
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn clone_not_synced_before_a_reboot_is_not_uploaded() {
         env.restore(&snapshot).await.unwrap_err(),
     ] {
         assert_eq!(error.code(), Code::DataLoss, "{error}");
-        assert!(error.message().contains("the node went down"), "{error}");
+        assert!(error.message().contains("the node failed"), "{error}");
     }
     edit(&env, true);
     env.plugin.upload_snapshot(&snapshot).await.unwrap();
@@ -229,7 +229,7 @@ async fn leftovers_of_a_kill_are_removed_at_the_next_start() {
     fs::create_dir_all(env.path("root/.bowline-restore-z/c")).unwrap();
     env.restart().await;
     wait_until("only the snapshot remains", || names(&env.state()) == [snapshot.as_str()]).await;
-    wait_until("only the volume and the folder of snapshots remain", || {
+    wait_until("only the volume and the directory of snapshots remain", || {
         names(&env.path("root")) == [".bowline-snapshots", "vol"]
     })
     .await;

@@ -65,7 +65,7 @@ pub(super) fn lost_resources(run: &RunEvidence) -> Vec<String> {
         }
     }
     for CsiRestoredResource { description: what, .. } in
-        run.csi.restored.iter().filter(|made| made.count == 0)
+        run.csi.restored.iter().filter(|volume| volume.count == 0)
     {
         lost.push(format!("{}: {what} is lost", run.name));
     }
@@ -88,7 +88,7 @@ pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
         doubled.push(format!("{name}: {claim} has {times} CSI snapshots on record"));
     }
     for CsiRestoredResource { description: what, count } in
-        csi.restored.iter().filter(|made| made.count > 1)
+        csi.restored.iter().filter(|volume| volume.count > 1)
     {
         doubled.push(format!("{name}: {what} is there {count} times"));
     }

@@ -32,7 +32,7 @@ fn file_names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
         entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
     };
     let name = |entry: io::Result<std::fs::DirEntry>| {
-        Ok(entry.context("cannot read a folder")?.file_name().to_string_lossy().into_owned())
+        Ok(entry.context("cannot read a directory")?.file_name().to_string_lossy().into_owned())
     };
     entries.map(name).collect()
 }
@@ -185,8 +185,7 @@ pub(crate) async fn collect_deletion_evidence(
 /// while it runs has no results file that could name them.
 fn log_leftover_warnings(log: &str) -> impl Iterator<Item = String> {
     let is_notice = |line: &&str| {
-        line.contains("level=error")
-            && line.contains("plugins of version 1 cannot search for snapshots")
+        line.contains("level=error") && line.contains("v1 plugins cannot search for snapshots")
     };
     log.lines().filter(is_notice).map(str::to_owned)
 }
@@ -235,8 +234,8 @@ mod tests {
 
     #[test]
     fn log_names_possible_leftovers_of_version_1_plugins() {
-        let text = "msg=\"snapshot of volume v with the tag t=r may be left over: plugins of version 1 \
-             cannot search for snapshots\"";
+        let text = "msg=\"snapshot of volume v with the tag t=r may be left over: v1 plugins \
+                    cannot search for snapshots\"";
         let log = format!("level=info {text}\nlevel=error {text}\nlevel=error msg=\"no\"");
         assert_eq!(
             log_leftover_warnings(&log).collect::<Vec<_>>(),

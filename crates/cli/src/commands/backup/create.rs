@@ -140,7 +140,7 @@ fn from_schedule(
     let name = match name {
         Some(name) => name.clone(),
         None => BackupName::new(schedule::backup_name(schedule, now)).context(
-            "the schedule's name leaves no room for the timestamp; give the backup a name",
+            "the schedule's name is too long to append a timestamp; set a name for the backup",
         )?,
     };
     let mut backup = schedule::backup(schedule, now);

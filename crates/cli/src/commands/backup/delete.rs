@@ -133,7 +133,7 @@ async fn wait_for_requests(
             continue;
         }
         exit = Exit::Failed;
-        output::print_message(format_args!("backup `{name}` was not deleted, or not completely:"));
+        output::print_message(format_args!("backup `{name}` was not completely deleted:"));
         for error in &errors {
             output::print_message(format_args!("  {}", strip_control_chars(error)));
         }
@@ -237,7 +237,8 @@ async fn errors_without_request(
     let requested_uid = request.labels().get(label::BACKUP_UID);
     match listing::get_opt::<Backup>(installation, name).await? {
         Some(backup) if backup.uid().as_ref() == requested_uid => Ok(vec![
-            "the request was removed before it was completed; there may be a newer one".to_owned(),
+            "the DeleteBackupRequest was removed before it completed; a newer request may exist"
+                .to_owned(),
         ]),
         _ => Ok(Vec::new()),
     }

@@ -86,7 +86,7 @@ pub(super) fn partial_install_error(
 ) -> anyhow::Error {
     let done: Vec<String> = done.iter().map(|one| one.as_ref().to_owned()).collect();
     anyhow!(
-        "{}; the installation is incomplete, with {} in place; fix the cause and run the same \
+        "{}; the installation is incomplete; already applied: {}; fix the cause and run the same \
          command again to continue",
         output::error_chain(error),
         active_runs::first_names(&done),

@@ -90,7 +90,7 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
             let reason = conditions
                 .into_iter()
                 .find_map(|c| c.message.filter(|_| c.status == "False"))
-                .unwrap_or_else(|| "the API server gives no reason".to_owned());
+                .unwrap_or_else(|| "no reason in its conditions".to_owned());
             bail!(
                 "{name} is installed but not served after {} s: {reason}",
                 ESTABLISH_TIMEOUT.as_secs()

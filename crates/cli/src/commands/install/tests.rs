@@ -105,7 +105,10 @@ fn invalid_installation_is_refused_before_any_change() {
         (&["--no-secret", "--provider=aws", "--bucket=b", "--prefix=../x"], ".."),
         (&["--no-secret", "--secret-file=x"], "cannot be used with"),
         (&["--secret-file=/nowhere/at/all", "--provider=aws", "--bucket=b"], "cannot read the"),
-        (&["--no-secret", "--no-default-backup-location", "--profile=admin"], "is no profile"),
+        (
+            &["--no-secret", "--no-default-backup-location", "--profile=admin"],
+            "invalid profile `admin`",
+        ),
         (
             &["--no-secret", "--no-default-backup-location", "--", "--concurrent-backup=8"],
             "server flags are not valid",

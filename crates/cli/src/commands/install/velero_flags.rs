@@ -7,8 +7,7 @@ use crate::commands::server;
 use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, NO_FILE_BACKUP};
 
 /// Heading of these flags in the help.
-pub(super) const SERVER_FLAGS_HEADING: &str =
-    "Server flags that `velero install` has; put all others after `--`";
+pub(super) const SERVER_FLAGS_HEADING: &str = "Server flags (all others after `--`)";
 /// Flags of the server, with the same meaning there.
 const SERVER_FLAG_IDS: [&str; 6] = [
     "concurrent_backups",
@@ -74,7 +73,7 @@ impl IgnoredFlagSet for IgnoredInstallFlags {
             Flag::CACHE,
             Flag::switch(
                 "csi-snapshot-early-frequent-polling",
-                FlagEffect::NoEffect("snapshots are watched, not polled"),
+                FlagEffect::NoEffect("Bowline watches snapshots instead of polling them"),
             ),
             Flag::value("pod-volume-operation-timeout", FlagEffect::NoEffect(NO_FILE_BACKUP)),
             Flag::switch("use-node-agent", NO_AGENT),

@@ -25,7 +25,7 @@ pub(super) struct Finding {
     /// Subject of the finding.
     pub(super) what: String,
     /// Consequence for it.
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
 /// Verdict on a finding.
@@ -42,15 +42,16 @@ fn finding(
     what: impl Into<String>,
     reason: impl Into<String>,
 ) -> Finding {
-    Finding { verdict, what: what.into(), why: reason.into() }
+    Finding { verdict, what: what.into(), reason: reason.into() }
 }
 
 /// Findings for a switch from Velero.
 pub(super) fn check_switch_to_bowline(facts: &Facts, active: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !active.is_empty() {
-        let reason = "Bowline starts work that Velero has in progress again, and its intermediate \
-                   results, such as snapshots, may be left over; wait until these runs have ended";
+        let reason = "Bowline repeats these runs from the start, unless only plugin operations are \
+                      still running; snapshots of the first attempt may be left over; wait until \
+                      the runs have ended";
         findings.push(finding(MigrationVerdict::Stays, active_runs::first_names(active), reason));
     }
     let unsupported = backups_with_unsupported_data(facts);
@@ -62,8 +63,7 @@ pub(super) fn check_switch_to_bowline(facts: &Facts, active: &[String]) -> Vec<F
         &mut findings,
         supported,
         "backup",
-        "can be listed, described, restored and deleted, and \
-                                             expire as before",
+        "can be listed, described, restored and deleted, and expire as before",
     );
     push_count(&mut findings, schedules, "schedule", "continue as before");
     let images = facts.velero.as_ref().map(|server| server.plugins.as_slice());
@@ -114,7 +114,7 @@ const ACTION_PLUGIN_NOTICES: [(&str, &str); 3] = [
         "permissions of plugins",
         "plugins share the server's ServiceAccount, which is cluster-admin in Velero but not in \
          Bowline: an action that creates or deletes objects needs its own ClusterRole; see \
-         \"Rights\" in docs/plugins.md",
+         \"Permissions\" in docs/plugins.md",
     ),
     (
         "concurrent item action calls",
@@ -223,7 +223,8 @@ fn push_unsupported(findings: &mut Vec<Finding>, facts: &Facts) {
             MigrationVerdict::Stays,
             "the node agent",
             format!(
-                "{NO_FILE_SYSTEM_BACKUP} and no data mover, so it is not used; leave it for Velero"
+                "{NO_FILE_SYSTEM_BACKUP} and no data mover, so Bowline does not use the node \
+                 agent; keep its DaemonSet if you may switch back"
             ),
         ));
     }
@@ -243,8 +244,8 @@ fn push_unsupported(findings: &mut Vec<Finding>, facts: &Facts) {
         findings.push(finding(
             MigrationVerdict::Stays,
             format!("{backups} of {} backups", facts.backups.len()),
-            "these backups contain such data: they are listed and described, and their objects can \
-             be restored but not their data; they are kept after they expire",
+            "Bowline lists and describes these backups and restores their objects, but not this \
+             data; it does not delete them when they expire",
         ));
     }
     for schedule in &facts.schedules {
@@ -256,7 +257,9 @@ fn push_unsupported(findings: &mut Vec<Finding>, facts: &Facts) {
     }
     for words in facts.velero.iter().flat_map(|server| group_flag_values(&server.flags)) {
         if let Some(unsupported) = unsupported_default(&words) {
-            let reason = format!("{unsupported}: volumes without another method would be reported");
+            let reason = format!(
+                "{unsupported}: each volume without another method would be reported as an error"
+            );
             findings.push(finding(
                 MigrationVerdict::Stays,
                 format!("the default {}", words.join(" ")),

@@ -1,6 +1,5 @@
 //! Facts about an installation, read from the cluster.
 
-use anyhow::anyhow;
 use bowline_api::{
     Backup, BackupRepository, BackupStorageLocation, DataUpload, PodVolumeBackup, Schedule,
     VolumePluginBackup, VolumeSnapshotLocation, label,
@@ -14,13 +13,8 @@ use kube::core::NamespaceResourceScope;
 use serde::de::DeserializeOwned;
 
 use crate::commands::install;
-use crate::installation::{Installation, is_unknown_kind};
-use crate::{listing, server_deployment};
-
-/// Objects per answer of the API server.
-const PAGE_SIZE: u32 = 500;
-/// Largest number of pages per kind.
-const MAX_PAGES: usize = 400;
+use crate::installation::Installation;
+use crate::{listing, pages, server_deployment};
 
 /// Collected facts.
 #[derive(Debug, Default)]
@@ -140,39 +134,9 @@ where
 {
     let api: Api<K> = installation.api();
     let doing = format!("list the {}s", K::kind(&()));
-    let page = async |token: Option<String>| {
-        let params = ListParams { continue_token: token, ..ListParams::default().limit(PAGE_SIZE) };
-        let request = async {
-            match api.list(&params).await {
-                Err(error) if is_unknown_kind(&error) => Ok((Vec::new(), None)),
-                listed => listed.map(|listed| {
-                    (listed.items.iter().map(&extract).collect(), listed.metadata.continue_)
-                }),
-            }
-        };
-        installation.call_api(&doing, request).await
-    };
-    let all = read_pages(page).await?;
-    all.ok_or_else(|| {
-        let limit = MAX_PAGES * PAGE_SIZE as usize;
-        anyhow!("cannot {doing}: more than {limit} exist, so they cannot all be checked")
-    })
-}
-
-/// All pages of a list, each requested with the token of the one before. None if there are too many.
-async fn read_pages<T>(
-    mut page: impl AsyncFnMut(Option<String>) -> anyhow::Result<(Vec<T>, Option<String>)>,
-) -> anyhow::Result<Option<Vec<T>>> {
-    let (mut all, mut token) = (Vec::new(), None);
-    for _ in 0..MAX_PAGES {
-        let (more, next) = page(token).await?;
-        all.extend(more);
-        token = next.filter(|token| !token.is_empty());
-        if token.is_none() {
-            return Ok(Some(all));
-        }
-    }
-    Ok(None)
+    let request = async |params: &ListParams| api.list(params).await;
+    let select = |object: K| Some(extract(&object));
+    pages::list_if_served(installation, &doing, ListParams::default(), request, select).await
 }
 
 #[cfg(test)]
@@ -180,23 +144,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[tokio::test]
-    async fn list_is_read_page_by_page_up_to_the_limit() {
-        let mut tokens = Vec::new();
-        let three = async |token: Option<String>| {
-            tokens.push(token.clone());
-            Ok(match token.as_deref() {
-                None => (vec![1, 2], Some("a".to_owned())),
-                Some("a") => (vec![3], Some("b".to_owned())),
-                _ => (vec![4], Some(String::new())),
-            })
-        };
-        assert_eq!(read_pages(three).await.unwrap(), Some(vec![1, 2, 3, 4]));
-        assert_eq!(tokens, [None, Some("a".to_owned()), Some("b".to_owned())]);
-        let endless = async |_| Ok((vec![1], Some("on".to_owned())));
-        assert_eq!(read_pages(endless).await.unwrap(), None);
-    }
 
     #[test]
     fn server_is_read_from_its_container_among_sidecars() {

@@ -8,8 +8,8 @@ pub(super) fn steps_to_bowline(facts: &Facts, namespace: &str) -> Vec<String> {
     let (install, name) =
         (install_command(facts.velero.as_ref(), namespace), velero_deployment_name(facts));
     vec![
-        "wait for open backups and restores, and pause schedules if no missed backup may go \
-         unnoticed"
+        "wait until running backups and restores have ended; optionally pause schedules, so that \
+         none is due during the switch"
             .to_owned(),
         format!("`kubectl scale deployment {name} -n {namespace} --replicas=0`"),
         format!(

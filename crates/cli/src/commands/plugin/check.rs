@@ -18,12 +18,11 @@ use crate::output;
 
 /// Check that the plugins of a binary follow the rules of their kinds
 ///
-/// Every plugin is really called: item actions with an item, object stores and snapshotters with
-/// the given configuration. Do not use it on valuable data. Objects and snapshots created by the
-/// check are deleted, and operations are canceled. Volumes are left behind, because no plugin can
-/// delete them, and so is anything an action creates itself: backup and restore actions are called
-/// 17 times. Delete actions are called with the item only if requested with `--kind
-/// DeleteItemAction`.
+/// The check makes real calls: item actions with an item, object stores and snapshotters with the
+/// given configuration. Do not use it on valuable data. Objects and snapshots created by the check
+/// are deleted, and operations are canceled. Volumes stay, because no plugin can delete them.
+/// Objects that an action creates itself stay, too; backup and restore actions are called 17 times.
+/// Delete actions are called with the item only with `--kind DeleteItemAction`.
 ///
 /// Needs no cluster, unless the plugins do. Exits with 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
@@ -31,8 +30,8 @@ pub(crate) struct Args {
     /// Plugin binary to check
     path: PathBuf,
 
-    /// Check only plugins of this kind; can be repeated. Delete actions are called with the item
-    /// only if DeleteItemAction is named: they delete what belongs to it
+    /// Check only plugins of this kind; can be repeated. Delete actions are called only with
+    /// `--kind DeleteItemAction`, because they delete the data of the item
     #[arg(long, value_name = "KIND", value_parser = KINDS)]
     kind: Vec<String>,
 
@@ -233,7 +232,10 @@ fn lines(finding: &Finding) -> String {
     let more = detail.map(|more| format!(": {}", single_line(more))).unwrap_or_default();
     let mut lines = vec![format!("  {label:7}  {}{more}\n", finding.rule)];
     lines.extend(
-        finding.leftovers.iter().map(|left| format!("           left: {}\n", single_line(left))),
+        finding
+            .leftovers
+            .iter()
+            .map(|leftover| format!("           left: {}\n", single_line(leftover))),
     );
     lines.concat()
 }

@@ -17,9 +17,9 @@ use crate::output;
 ///
 /// The file contains the Secrets that backup and snapshot locations reference, the Secrets
 /// `cloud-credentials`, `velero-repo-credentials` and `local-volume` if they exist, and the
-/// locations. It is encrypted with a passphrase, or to age recipients. Repeat the export when a
-/// credential changes: `bowline install` reminds you. Exits with 1 if the file was written but
-/// something that a location references is missing from it.
+/// locations. The file is encrypted with a passphrase or to age recipients. Repeat the export when
+/// a credential changes: `bowline install` reminds you. Exits with 1 if a referenced Secret or file
+/// is missing from the recovery file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File to write, readable only by you

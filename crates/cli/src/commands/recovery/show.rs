@@ -8,8 +8,7 @@ use crate::output;
 
 /// Show the contents of a recovery file: names and keys, never values
 ///
-/// Needs no cluster. Use it to check that the file and the passphrase or identity that you keep
-/// match.
+/// Check with it that you can still open the file. No cluster is needed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -145,6 +145,10 @@ fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
 fn default_name(source: &str, now: Timestamp) -> anyhow::Result<RestoreName> {
     RestoreName::new(source)?;
     RestoreName::new(format!("{source}-{}", relative_time::compact_digits(now))).with_context(
-        || format!("the name `{source}` leaves no room for the timestamp; give the restore a name"),
+        || {
+            format!(
+                "the name `{source}` is too long to append a timestamp; set a name for the restore"
+            )
+        },
     )
 }

@@ -45,7 +45,7 @@ pub(crate) struct Args {
           default_missing_value = "true", default_value = "false", value_parser = flags::boolean)]
     paused: bool,
 
-    /// Skip the times that have passed when the server first processes the schedule [default: the
+    /// Skip the backup that is due when the server first processes the schedule [default: the
     /// server's]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]

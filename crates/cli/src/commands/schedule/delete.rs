@@ -11,8 +11,8 @@ use crate::selection::{self, Deletion};
 
 /// Delete schedules
 ///
-/// Backups are kept, unless the schedule was created with --use-owner-references-in-backup: then
-/// they disappear from the cluster, and are synced again from the storage location.
+/// Backups are kept, unless the schedule was created with --use-owner-references-in-backup: with
+/// it, the Backups are deleted from the cluster, and the next sync recreates them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     selection: Selection,
 
-    /// At unpause, skip the missed backup; `schedule unpause` replaces the value of `schedule pause`
+    /// Skip the missed backup after unpausing; a value given to `schedule unpause` takes precedence
     /// [default: the server's]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]

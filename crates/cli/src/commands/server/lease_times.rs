@@ -13,13 +13,12 @@ use crate::flags;
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct Flags {
-    /// Duration of the Lease after a renewal, in whole seconds, at most 10m; then a standby server
-    /// takes it over
+    /// Time after the last renewal when a standby server may take over the Lease; whole seconds, at most 10m
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = flags::timeout)]
     leader_elect_lease_duration: Duration,
 
-    /// Time that the active server keeps working when it cannot renew the Lease; shorter than the
-    /// Lease duration
+    /// Time after which an active server that cannot renew the Lease stops; shorter than the Lease
+    /// duration
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
     leader_elect_renew_deadline: Duration,
 

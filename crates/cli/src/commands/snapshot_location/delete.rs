@@ -45,12 +45,12 @@ fn lost_snapshots_warning(location: &str, backups: &[Backup]) -> Option<String> 
     };
     let backups = match backups.iter().filter(needs_location).count() {
         0 => return None,
-        1 => "1 backup has, or may have,".to_owned(),
-        count => format!("{count} backups have, or may have,"),
+        1 => "1 backup".to_owned(),
+        count => format!("{count} backups"),
     };
     Some(format!(
-        "{backups} snapshots taken with `{location}`: without a location of that name, they can be \
-         neither restored nor deleted"
+        "{backups} may have snapshots of location `{location}`, which cannot be restored or \
+         deleted without a location of that name"
     ))
 }
 
@@ -78,9 +78,9 @@ mod tests {
         assert!(
             lost_snapshots_warning("near", &backups)
                 .unwrap()
-                .starts_with("1 backup has, or may have, snap")
+                .starts_with("1 backup may have snapshots")
         );
-        assert!(lost_snapshots_warning("far", &backups).unwrap().starts_with("2 backups have"));
+        assert!(lost_snapshots_warning("far", &backups).unwrap().starts_with("2 backups may have"));
         assert_eq!(lost_snapshots_warning("other", &backups), None);
     }
 }

@@ -16,14 +16,11 @@ use tokio::time::Instant;
 
 use super::POLL_INTERVAL;
 use crate::installation::{Installation, is_not_found, is_unknown_kind};
-use crate::output;
 use crate::server_deployment::SERVER_CONTAINERS;
+use crate::{output, pages};
 
 /// Time for a server to delete the files of all restores.
 const SERVER_TIMEOUT: Duration = Duration::from_mins(1);
-/// Objects per answer, and the largest number of answers for one kind.
-const PAGE_SIZE: u32 = 500;
-const MAX_PAGES: usize = 200;
 
 /// Deletes the restores, and removes all finalizers of Velero that block the namespace.
 pub(super) async fn delete_restores(installation: &Installation) -> anyhow::Result<()> {
@@ -81,25 +78,11 @@ where
 {
     let api: Api<K> = installation.api();
     let doing = format!("list the {}s", K::kind(&()));
-    let mut params = ListParams::default().limit(PAGE_SIZE);
-    let mut objects = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let request = async {
-            match api.list_metadata(&params).await {
-                Err(error) if is_unknown_kind(&error) => Ok(None),
-                page => page.map(Some),
-            }
-        };
-        let Some(page) = installation.call_api(&doing, request).await? else { break };
-        let has_finalizer =
-            |object: &PartialObjectMeta<K>| object.finalizers().iter().any(|one| one == finalizer);
-        objects.extend(page.items.into_iter().filter(has_finalizer));
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            break;
-        }
-    }
-    Ok(objects)
+    let request = async |params: &ListParams| api.list_metadata(params).await;
+    let select = |object: PartialObjectMeta<K>| {
+        object.finalizers().iter().any(|one| one == finalizer).then_some(object)
+    };
+    pages::list_if_served(installation, &doing, ListParams::default(), request, select).await
 }
 
 /// Removes a finalizer from all objects of a kind. Finalizers of others stay.
@@ -137,4 +120,24 @@ where
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_installation::installation_that_answers;
+
+    #[tokio::test]
+    async fn objects_beyond_the_last_page_are_not_forgotten() {
+        let endless = installation_that_answers(|_| {
+            let page = json!({
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {"continue": "next"}, "items": [],
+            });
+            (200, page)
+        });
+        let listed = objects_with_finalizer::<Restore>(&endless, finalizer::RESTORE).await;
+        let error = listed.unwrap_err().to_string();
+        assert!(error.starts_with("cannot list the Restores: "), "{error}");
+    }
 }

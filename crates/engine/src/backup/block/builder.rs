@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bowline_plugin::{Class, Name, ResourceIdentifier};
 
+use crate::backup::Context;
 use crate::backup::collect::{self, SpooledItem};
 use crate::backup::filter::FilterVerdict;
 use crate::backup::item::{self, Inclusion};
-use crate::backup::{Context, credentials};
 use crate::item::{Object, is_name};
 use crate::report::ReportSubject;
 use crate::resource::Resource;
@@ -88,11 +88,11 @@ impl<'a> BlockBuilder<'a> {
             seed.into_iter().filter_map(|place| self.load_spooled(place)).collect();
         let mut block = Vec::new();
         while let Some(object) = queue.pop_front() {
-            for related in related(self.context, &object).await {
+            for related in find_related(self.context, &object).await {
                 // Actions spell resources in various ways.
                 let Some((resource, id)) = self.context.resolve(&related.id) else {
                     let id = &related.id;
-                    let what = format!("names {id}, of a kind that the cluster does not serve");
+                    let what = format!("requested {id}, whose kind the cluster does not serve");
                     related.report_error(self.context, &object, &what);
                     continue;
                 };
@@ -168,14 +168,14 @@ fn orders(context: &Context, spooled: &[SpooledItem]) -> BTreeMap<usize, Vec<usi
 }
 
 /// An item that an ItemBlockAction relates to another.
-struct Related {
+struct RelatedItem {
     id: ResourceIdentifier,
     action: Name,
     /// True for the action of a plugin. Item actions report items that the built-in ones find missing.
     is_of_plugin: bool,
 }
 
-impl Related {
+impl RelatedItem {
     /// Reports that the item cannot be in the block.
     fn report_error(&self, context: &Context, of: &Object, what: &str) {
         if self.is_of_plugin {
@@ -186,7 +186,7 @@ impl Related {
 }
 
 /// The items that the ItemBlockActions relate to an item.
-async fn related(context: &Context, object: &Object) -> Vec<Related> {
+async fn find_related(context: &Context, object: &Object) -> Vec<RelatedItem> {
     let mut related = Vec::new();
     for (place, action) in context.item_block_actions.iter().enumerate() {
         if !action.selects(object) {
@@ -207,7 +207,7 @@ async fn related(context: &Context, object: &Object) -> Vec<Related> {
         match answer {
             Ok(ids) => related.extend(ids.into_iter().map(|id| {
                 let action = action.name.clone();
-                Related { id, action, is_of_plugin }
+                RelatedItem { id, action, is_of_plugin }
             })),
             Err(error) => context.report.error(
                 &object.id(),
@@ -222,7 +222,7 @@ async fn related(context: &Context, object: &Object) -> Vec<Related> {
 async fn fetch(
     context: &Context,
     of: &Object,
-    related: &Related,
+    related: &RelatedItem,
     resource: &Arc<Resource>,
     id: &ResourceIdentifier,
 ) -> Option<Object> {
@@ -231,13 +231,13 @@ async fn fetch(
     }
     match context.cluster.get(resource, &id.namespace, &id.name).await {
         Ok(Some(object)) => Some(object).filter(|object| {
-            credentials::verdict(context, object, Inclusion::Filtered) == FilterVerdict::Include
+            item::judge_item(context, object, Inclusion::Filtered) == FilterVerdict::Include
         }),
         Ok(None) => {
             if related.is_of_plugin {
                 let action = &related.action;
                 let text =
-                    format!("the item block action {action} names {id}, which does not exist");
+                    format!("the ItemBlockAction {action} requested {id}, which does not exist");
                 context.report.warn(&of.id(), text);
             }
             None

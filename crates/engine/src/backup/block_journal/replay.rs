@@ -9,7 +9,7 @@ use super::stored_block::load_block;
 use crate::backup::archive::{Archive, Entry};
 use crate::backup::volume::SnapshotOutcome;
 use crate::backup::{Context, Recovery, csi, item, snapshot};
-use crate::journal::{BlockEnded, Intent, JournaledMessage, Recovered};
+use crate::journal::{BlockEnded, Intent, JournaledMessage, RecoveredRun};
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
 
@@ -36,7 +36,7 @@ pub(in crate::backup) async fn replay(context: &Context, recovery: &Recovery, ar
             if intent.csi.is_some() {
                 csi::reclaim(context, intent).await;
             } else {
-                warn_unfinished(&context.report, intent, "and the plugin processes the item again");
+                warn_unfinished(&context.report, intent, "and the plugin is called again");
             }
         }
     }
@@ -55,7 +55,7 @@ fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
 
 /// Reports what is known of a run that is not resumed: the messages of its blocks, and the work that plugins may have
 /// started in unfinished ones.
-pub(in crate::backup) fn report_abandoned(report: &Report, recovered: &Recovered) {
+pub(in crate::backup) fn report_not_resumed(report: &Report, recovered: &RecoveredRun) {
     let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
     for ended in &recovered.finished {
         report.append(ended.errors.iter().map(message), ended.warnings.iter().map(message));

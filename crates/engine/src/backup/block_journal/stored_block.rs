@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::backup::Context;
 use crate::backup::archive::Entry;
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::{InvalidObject, Object};
 use crate::journal::{BlockEnded, StoredBlock, digest};
 use crate::resource::GroupResource;
@@ -57,11 +57,11 @@ pub(super) async fn store_block(
         return None;
     }
     let sha256 = digest(&packed);
-    failpoint::hit(Point::StoreBlock);
+    failpoint::hit(Failpoint::StoreBlock);
     let Context { store, request, .. } = context;
     match store.put_scratch(&request.uid, block, packed).await {
         Ok(()) => {
-            failpoint::hit(Point::BlockStored);
+            failpoint::hit(Failpoint::BlockStored);
             Some(Some(StoredBlock { number: block, sha256 }))
         }
         Err(error) => {

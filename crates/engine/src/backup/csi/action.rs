@@ -21,13 +21,11 @@ use bowline_plugin::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::object::{self, CLASSES, CONTENTS, Metadata, SNAPSHOTS, Snapshot};
 use super::{CompletedSnapshots, CsiSnapshotRecord};
 use crate::action::NamedAction;
-use crate::backup::policy;
-
-/// The name of the action that starts the operations.
-pub const BACKUPPER: &str = "velero.io/csi-volumesnapshot-backupper";
+use crate::csi::object::{self, CLASSES, CONTENTS, Metadata, SNAPSHOTS, Snapshot};
+use crate::csi::record::BACKUPPER;
+use crate::quantity;
 
 /// The actions, given the snapshots of the run.
 pub(in crate::backup) fn built_in(
@@ -201,7 +199,7 @@ fn raise_request(claim: &mut Value, restore_size: Option<i64>) {
     let Some(size) = restore_size else { return };
     let requested = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
     let is_enough = requested
-        .and_then(|asked| policy::quantity::bytes(asked).ok())
+        .and_then(|asked| quantity::bytes(asked).ok())
         .is_some_and(|asked| asked >= u64::try_from(size).unwrap_or_default());
     if is_enough {
         return;

@@ -125,7 +125,7 @@ pub fn choose<'a>(
                 return Ok(ClassChoice { class, ignored });
             }
             Some(class) => ignored.push(format!(
-                "VolumeSnapshotClass {name}, which the {by} names, is for driver {}",
+                "VolumeSnapshotClass {name}, which the {by} names, belongs to driver {}",
                 class.driver
             )),
             None => ignored

@@ -10,10 +10,10 @@ use crate::cluster::Cluster;
 use crate::operation::record::RunRef;
 use crate::resource::Resources;
 
-use super::retention::{self, Discarded, SnapshotApi, Target};
+use super::retention::{self, DiscardResult, SnapshotApi, Target};
 use super::{CsiSnapshotRecord, is_csi_operation};
 
-const NOT_REFERENCED: &str = "no item in the backup refers to it";
+const NOT_REFERENCED: &str = "no item in the backup references it";
 const API_NOT_SERVED: &str = "the cluster no longer serves VolumeSnapshots";
 
 /// Deletes the snapshots of a backup that no operation waits for.
@@ -38,13 +38,14 @@ pub(in crate::backup) async fn discard_unreferenced(
     if targets.is_empty() {
         return;
     }
-    let Discarded { undeleted, not_found } =
-        if let Some(api) = SnapshotApi::new(cluster, resources, backup) {
-            retention::discard(&api, &targets).await
-        } else {
-            let not_served = |target: &Target| (target.clone(), API_NOT_SERVED.to_owned());
-            Discarded { undeleted: Vec::new(), not_found: targets.iter().map(not_served).collect() }
-        };
+    let DiscardResult { undeleted, not_found } = if let Some(api) =
+        SnapshotApi::new(cluster, resources, backup)
+    {
+        retention::discard(&api, &targets).await
+    } else {
+        let not_served = |target: &Target| (target.clone(), API_NOT_SERVED.to_owned());
+        DiscardResult { undeleted: Vec::new(), not_found: targets.iter().map(not_served).collect() }
+    };
     let find = |all: &[(Target, String)], target: &Target| {
         let found = all.iter().find(|(one, _)| one == target);
         found.map(|(_, reason)| reason.clone())
@@ -55,7 +56,7 @@ pub(in crate::backup) async fn discard_unreferenced(
         };
         let id = record.claim_id();
         if record.failure.is_none() {
-            let text = format!("snapshot {} is not kept: {NOT_REFERENCED}", record.handle);
+            let text = format!("snapshot {} is deleted: {NOT_REFERENCED}", record.handle);
             report.warn(&id, text);
             record.failure = Some(NOT_REFERENCED.to_owned());
         }
@@ -67,7 +68,8 @@ pub(in crate::backup) async fn discard_unreferenced(
             // The driver may still have the snapshot, and nothing else refers to it.
             (None, Some(missing)) if !record.handle.is_empty() => {
                 let text = format!(
-                    "snapshot {} could not be deleted: {missing}; the driver may still have it",
+                    "snapshot {} could not be deleted: {missing}; the snapshot may remain in \
+                     storage",
                     record.handle
                 );
                 report.warn(&id, text);

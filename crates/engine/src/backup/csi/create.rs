@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 
 use super::failure::{ApiMissing, CsiSnapshotError};
 use super::group::{self, CreatedGroup, GroupMembers};
-use super::object::{self, Snapshot};
-use super::plan::{CsiPlan, PlannedCsiSnapshot};
-use super::record::CsiSnapshotRecord;
+use super::plan::{CsiPlan, JournaledCsiSnapshot, PlannedCsiSnapshot};
 use super::retention::{self, Target};
 use super::{MAX_CONCURRENT_REQUESTS, SnapshotResources, snapshot_api};
 use crate::backup::Context;
 use crate::backup::item::Sink;
 use crate::backup::volume::SnapshotOutcome;
 use crate::cluster::{self, Subresource};
-use crate::failpoint::{self, Point};
+use crate::csi::object::{self, Snapshot};
+use crate::csi::record::CsiSnapshotRecord;
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::resource::Resource;
 
@@ -38,7 +38,7 @@ pub(in crate::backup) struct SnapshotAttempt {
     may_exist: bool,
     /// The group that it is in, or may be in.
     group: Option<Target>,
-    /// The group, if it was taken.
+    /// The group, if it was created.
     created_group: Option<CreatedGroup>,
 }
 
@@ -54,11 +54,11 @@ impl SnapshotAttempt {
 /// Takes the snapshots of all claims of a block concurrently, and waits until the point in time of each is fixed.
 pub(in crate::backup) async fn create_snapshots(
     context: &Context,
-    planned: Vec<PlannedCsiSnapshot>,
+    journaled: Vec<JournaledCsiSnapshot>,
     sink: &Sink<'_>,
 ) -> Vec<SnapshotAttempt> {
     let (mut all, mut groups) = (Vec::new(), BTreeMap::new());
-    for one in planned {
+    for one in journaled.into_iter().map(JournaledCsiSnapshot::into_planned) {
         if let CsiPlan::Grouped(group) = &one.plan {
             let key = (group.namespace.clone(), group.name.clone());
             groups.entry(key).or_insert_with(Vec::new).push(one);
@@ -115,7 +115,7 @@ async fn create_one(
     }
     let item = match plan {
         CsiPlan::Ready(item) => item,
-        // Members of a group are taken together.
+        // Members of a group are created together.
         CsiPlan::Grouped(_) => return None,
         CsiPlan::Failed(error) => {
             record.failure = Some(error.to_string());
@@ -156,15 +156,15 @@ async fn create_and_wait(
     let watch = context.csi.watch(context, &api).await;
     let key = record.key();
     watch.expect(&key);
-    failpoint::hit(Point::CsiSnapshotCreate);
+    failpoint::hit(Failpoint::CsiSnapshotCreate);
     let name = (record.namespace.as_str(), record.name.as_str());
     let created = create(context, &api.snapshots, name, item).await;
-    failpoint::hit(Point::CsiSnapshotCreated);
+    failpoint::hit(Failpoint::CsiSnapshotCreated);
     let uid = created.map_err(|error| failed(true)(CsiSnapshotError::Create(error)))?;
     record.name_operation();
     let limit = context.request.csi_snapshot_timeout();
     let content = watch.wait_until_taken(&key, &uid, limit, &context.cancel).await;
-    failpoint::hit(Point::CsiSnapshotTaken);
+    failpoint::hit(Failpoint::CsiSnapshotTaken);
     content.map_err(failed(true))?.copy_into(record);
     Ok(())
 }
@@ -200,20 +200,20 @@ fn data_loss_message(record: &CsiSnapshotRecord, reason: &str) -> String {
 
 /// Records the facts about the snapshots of a block, when no pod is frozen any more. Failed ones are deleted, a group
 /// once for all its claims.
-pub(in crate::backup) async fn finish(
+pub(in crate::backup) async fn complete_snapshots(
     context: &Context,
     attempts: Vec<SnapshotAttempt>,
     sink: &Sink<'_>,
 ) {
     let attempts = with_members(context, attempts).await;
-    let (failed, taken): (Vec<_>, Vec<_>) =
+    let (failed, created): (Vec<_>, Vec<_>) =
         attempts.into_iter().partition(|one| one.record.failure.is_some());
     let to_discard: BTreeSet<Target> =
         failed.iter().filter_map(SnapshotAttempt::leftover).collect();
     let to_discard: Vec<Target> = to_discard.into_iter().collect();
     let mut all: Vec<BoxFuture<'_, ()>> = Vec::new();
-    for one in taken {
-        all.push(finish_taken(context, one.record, sink).boxed());
+    for one in created {
+        all.push(complete_snapshot(context, one.record, sink).boxed());
     }
     let finishing =
         futures::stream::iter(all).buffer_unordered(MAX_CONCURRENT_REQUESTS).collect::<()>();
@@ -230,7 +230,7 @@ async fn discard(context: &Context, targets: &[Target]) -> Vec<Target> {
     };
     let mut undeleted = Vec::new();
     for (target, reason) in retention::discard(&api, targets).await.undeleted {
-        tracing::warn!("{target} of a failed snapshot could not be deleted yet: {reason}");
+        tracing::warn!("cannot delete {target} of a failed snapshot yet: {reason}");
         undeleted.push(target);
     }
     undeleted
@@ -262,15 +262,15 @@ async fn with_members(context: &Context, attempts: Vec<SnapshotAttempt>) -> Vec<
         for mut one in members {
             let record = &mut one.record;
             match (found.of_claims.get(&record.claim), lacking) {
-                (Some((snapshot, taken)), None) => {
+                (Some((snapshot, created)), None) => {
                     record.name.clone_from(&snapshot.metadata.name);
-                    taken.copy_into(record);
+                    created.copy_into(record);
                     record.name_operation();
                 }
                 (Some(_), Some(other)) => {
                     record.failure = Some(format!(
-                        "the volume group has no snapshot of claim {other}, and a group is kept \
-                         as a whole or not at all"
+                        "the volume group has no snapshot of claim {other}, and Bowline keeps only \
+                         complete groups"
                     ));
                 }
                 (None, _) => {
@@ -311,7 +311,7 @@ fn finish_failed(
     sink.results(context).record_snapshot(&volume, SnapshotOutcome::CsiSnapshot(Box::new(record)));
 }
 
-async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<'_>) {
+async fn complete_snapshot(context: &Context, record: CsiSnapshotRecord, sink: &Sink<'_>) {
     let CsiSnapshotRecord { volume, name, driver, handle, .. } = &record;
     tracing::info!(volume, snapshot = name, driver, handle, "CSI snapshot created");
     if let Some(api) = SnapshotResources::of(context) {
@@ -325,7 +325,7 @@ async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<
     context.csi.completed.add(record.clone());
     sink.results(context)
         .record_snapshot(&record.volume, SnapshotOutcome::CsiSnapshot(Box::new(record.clone())));
-    failpoint::hit(Point::CsiSnapshotRecorded);
+    failpoint::hit(Failpoint::CsiSnapshotRecorded);
 }
 
 /// Labels a VolumeSnapshot and its content as those of the backup. They need not be read again then; where that

@@ -114,7 +114,7 @@ pub(super) enum GroupPlanError {
 pub(super) enum GroupMembersError {
     /// Others have the label, too.
     #[error(
-        "other claims that are not to be snapshotted by this driver now have the same label: {}",
+        "claims outside of the group now have its label: {}",
         shortened(.0)
     )]
     Others(Vec<String>),

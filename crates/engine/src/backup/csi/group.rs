@@ -20,14 +20,14 @@ use super::SnapshotResources;
 use super::class::Class;
 use super::create::{self, CsiCreateFailure};
 use super::failure::{CsiSnapshotError, GroupClassError, GroupMembersError, GroupPlanError};
-use super::object::{Content, Snapshot};
 use super::plan::{CsiPlan, PlannedCsiSnapshot};
 use crate::backoff::Backoff;
 use crate::backup::{Context, snapshot};
 use crate::cluster::watch::{self, WaitOutcome};
 use crate::cluster::{self, Query};
+use crate::csi::object::{Content, Snapshot};
 use crate::csi::{GROUP_CLASSES, GROUP_CONTENTS, GROUPS, group_resource};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::resource::{Resource, Resources};
 use crate::snapshotter::hashed_object_name;
@@ -228,10 +228,10 @@ pub(super) async fn create(
     let failed = |may_exist| move |error| CsiCreateFailure { error, may_exist };
     let kinds = GroupResources::of(&context.resources);
     let kinds = kinds.ok_or_else(|| failed(false)(CsiSnapshotError::GroupApi))?;
-    failpoint::hit(Point::CsiSnapshotCreate);
+    failpoint::hit(Failpoint::CsiSnapshotCreate);
     let name = (group.namespace.as_str(), group.name.as_str());
     let created = create::create(context, &kinds.groups, name, &group.item).await;
-    failpoint::hit(Point::CsiSnapshotCreated);
+    failpoint::hit(Failpoint::CsiSnapshotCreated);
     let uid = created.map_err(|error| failed(true)(CsiSnapshotError::CreateGroup(error)))?;
     let created =
         CreatedGroup { namespace: group.namespace.clone(), name: group.name.clone(), uid };
@@ -240,7 +240,7 @@ pub(super) async fn create(
         taken = wait_for_handle(context, &kinds, &created, limit) => taken,
         () = context.cancel.cancelled() => Err(CsiSnapshotError::Canceled),
     };
-    failpoint::hit(Point::CsiSnapshotTaken);
+    failpoint::hit(Failpoint::CsiSnapshotTaken);
     taken.map_err(failed(true))?;
     Ok(created)
 }

@@ -8,14 +8,13 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 
-use super::action::BACKUPPER;
 use super::failure::{ApiMissing, CsiSnapshotError, UnsupportedError};
 use super::group::{self, PlannedGroup};
-use super::record::CsiSnapshotRecord;
-use super::snapshot_watch::SnapshotKey;
 use super::{MAX_CONCURRENT_REQUESTS, SnapshotResources, class, object};
+use crate::backup::block_journal::IntentsInJournal;
 use crate::backup::volume::Volumes;
 use crate::backup::{Context, outside_pods, snapshot};
+use crate::csi::record::{BACKUPPER, CsiSnapshotRecord, SnapshotKey};
 use crate::item::Object;
 use crate::journal::{CsiIntent, Intent};
 
@@ -36,6 +35,47 @@ impl PlannedCsiSnapshot {
     /// True if a driver is asked, so that the claim is stored when its snapshot is taken.
     fn is_requested(&self) -> bool {
         matches!(self.plan, CsiPlan::Ready(_) | CsiPlan::Grouped(_))
+    }
+
+    /// Intent to write to the journal; none if no driver is asked.
+    fn intent(&self) -> Option<Intent> {
+        let record = &self.record;
+        let (name, is_group) = match &self.plan {
+            CsiPlan::Ready(_) => (&record.name, false),
+            CsiPlan::Grouped(group) => (&group.name, true),
+            CsiPlan::Failed(_) | CsiPlan::Unsupported(_) => return None,
+        };
+        let (namespace, name) = (record.namespace.clone(), name.clone());
+        Some(Intent {
+            plugin: BACKUPPER.to_owned(),
+            item: record.claim_id().into(),
+            csi: Some(CsiIntent { namespace, name, is_group }),
+            ..Intent::default()
+        })
+    }
+
+    /// The snapshot, which fails unless its intent is in the journal.
+    pub(in crate::backup) fn with_proof(self, proof: &IntentsInJournal) -> JournaledCsiSnapshot {
+        let is_missing = self.intent().is_some_and(|intent| !proof.include(&intent));
+        JournaledCsiSnapshot(if is_missing {
+            Self { plan: CsiPlan::Failed(CsiSnapshotError::NotJournaled), ..self }
+        } else {
+            self
+        })
+    }
+}
+
+/// A claim whose snapshot may be requested: its intent is in the journal. Made by [`PlannedCsiSnapshot::with_proof`]
+/// alone.
+pub(in crate::backup) struct JournaledCsiSnapshot(PlannedCsiSnapshot);
+
+impl JournaledCsiSnapshot {
+    pub(in crate::backup) fn planned(&self) -> &PlannedCsiSnapshot {
+        &self.0
+    }
+
+    pub(super) fn into_planned(self) -> PlannedCsiSnapshot {
+        self.0
     }
 }
 
@@ -72,7 +112,7 @@ struct Spec {
 }
 
 /// Prepares the claims of a block. No pod is frozen yet.
-pub(in crate::backup) async fn prepare<'a>(
+pub(in crate::backup) async fn plan_snapshots<'a>(
     context: &Context,
     objects: impl IntoIterator<Item = &'a Object>,
 ) -> Vec<PlannedCsiSnapshot> {
@@ -103,8 +143,8 @@ pub(in crate::backup) async fn prepare<'a>(
     planned
 }
 
-/// [`prepare`] for a claim that an action added, and that the caller visits. Does nothing for other items.
-pub(in crate::backup) async fn prepare_one(
+/// [`plan_snapshots`] for a claim that an action added, and that the caller visits. Does nothing for other items.
+pub(in crate::backup) async fn plan_snapshot(
     context: &Context,
     object: &Object,
 ) -> Vec<PlannedCsiSnapshot> {
@@ -213,7 +253,7 @@ async fn plan_one(
         Err(error) => return unsupported(planned, error.into()),
     };
     // From here on the volume is ours, and no plugin is asked.
-    if !context.snapshots.claim_volume(&record.volume) {
+    if !context.snapshots.reserve_volume(&record.volume) {
         return None;
     }
     record.class.clone_from(&choice.class.name);
@@ -222,8 +262,8 @@ async fn plan_one(
     planned.warnings =
         choice.ignored.iter().map(|reason| format!("{reason}; {} is used", record.class)).collect();
     if context.request.snapshot_type(None) == SnapshotType::Cloud {
-        let text = "the snapshot stays with its CSI driver: CSI snapshots are not uploaded, although \
-                    the snapshot type is `cloud`";
+        let text = "the snapshot type `cloud` has no effect on CSI snapshots, which stay with \
+                    their driver";
         planned.warnings.push(text.to_owned());
     }
     let (backup, uid) = (context.request.name.as_str(), context.request.uid.as_str());
@@ -262,44 +302,13 @@ pub(in crate::backup) fn prefer_plugins(
 
 /// Intents to write to the journal before snapshots are taken.
 pub(in crate::backup) fn intents(planned: &[PlannedCsiSnapshot]) -> Vec<Intent> {
-    let intent = |one: &PlannedCsiSnapshot| {
-        let record = &one.record;
-        let (name, is_group) = match &one.plan {
-            CsiPlan::Ready(_) => (&record.name, false),
-            CsiPlan::Grouped(group) => (&group.name, true),
-            CsiPlan::Failed(_) | CsiPlan::Unsupported(_) => return None,
-        };
-        let (namespace, name) = (record.namespace.clone(), name.clone());
-        Some(Intent {
-            plugin: BACKUPPER.to_owned(),
-            item: record.claim_id().into(),
-            csi: Some(CsiIntent { namespace, name, is_group }),
-            ..Intent::default()
-        })
-    };
-    planned.iter().filter_map(intent).collect()
+    planned.iter().filter_map(PlannedCsiSnapshot::intent).collect()
 }
 
 /// The claims that are visited when their snapshots are taken.
-pub(in crate::backup) fn waiting_claims(
-    planned: &[PlannedCsiSnapshot],
+pub(in crate::backup) fn waiting_claims<'a>(
+    planned: impl IntoIterator<Item = &'a PlannedCsiSnapshot>,
 ) -> HashSet<ResourceIdentifier> {
-    let ready = planned.iter().filter(|one| one.is_requested());
+    let ready = planned.into_iter().filter(|one| one.is_requested());
     ready.map(|one| one.record.claim_id()).collect()
-}
-
-/// Fails the snapshots whose intents could not be written to the journal.
-pub(in crate::backup) fn fail_unless_journaled(
-    planned: Vec<PlannedCsiSnapshot>,
-    is_journaled: bool,
-) -> Vec<PlannedCsiSnapshot> {
-    let checked = |one: PlannedCsiSnapshot| match one.plan {
-        CsiPlan::Ready(_) | CsiPlan::Grouped(_) if !is_journaled => {
-            PlannedCsiSnapshot { plan: CsiPlan::Failed(CsiSnapshotError::NotJournaled), ..one }
-        }
-        CsiPlan::Ready(_) | CsiPlan::Grouped(_) | CsiPlan::Failed(_) | CsiPlan::Unsupported(_) => {
-            one
-        }
-    };
-    planned.into_iter().map(checked).collect()
 }

@@ -19,9 +19,9 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::object::{CONTENTS, Content, resource};
 use crate::cluster::watch::{ReflectedState, Reflector};
 use crate::cluster::{self, Cluster, Query, Subresource, WatchEvent};
+use crate::csi::object::{CONTENTS, Content, resource};
 use crate::operation::Operation;
 use crate::resource::Resource;
 
@@ -263,7 +263,7 @@ fn operation_progress(
     let (state, description) = match (&error, errs_since) {
         _ if content.is_ready() => (State::Succeeded, String::new()),
         _ if is_canceled => {
-            let text = "the driver cannot cancel the snapshot; the snapshot is not kept".to_owned();
+            let text = "CSI drivers cannot cancel a snapshot, so Bowline deletes it".to_owned();
             (State::Failed(text), String::new())
         }
         (Some(error), Some(since)) if now >= *since + ERROR_GRACE => {

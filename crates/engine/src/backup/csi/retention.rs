@@ -6,13 +6,12 @@
 //! | failed, or the backup is discarded | [discarded](discard) | nothing is left, neither in the cluster nor at the driver |
 //!
 //! A missing object does not mean that its snapshot was deleted: a user may have removed the object while the driver
-//! keeps the snapshot. [`Discarded`] lists these separately, and such a handle is not forgotten.
+//! keeps the snapshot. [`DiscardResult`] lists these separately, and such a handle is not forgotten.
 //!
 //! Names come from the journal, or from files in the bucket, which others may write to. Only objects with the labels
 //! of the backup are therefore touched, and contents that are bound to one of those.
 
 mod batch;
-mod target;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +21,14 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::group::GroupResources;
-use super::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
 use crate::backoff::Backoff;
 use crate::cluster::{Cluster, Error, Query, Subresource};
-use crate::failpoint::{self, Point};
+use crate::csi::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
+pub use crate::csi::target::{Leftovers, Target, targets_of_operations};
+use crate::failpoint::{self, Failpoint};
 use crate::operation::record::RunRef;
 use crate::resource::{Resource, Resources};
-pub use batch::{Discarded, discard, discard_and_report, release, retain};
-pub use target::{Leftovers, Target, targets_of_operations};
+pub use batch::{DiscardResult, discard, discard_and_report, release, retain};
 
 /// Time the deletion of a snapshot may take.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -153,7 +152,7 @@ impl<'a> SnapshotApi<'a> {
                 return Err(RetainError::Lost("the VolumeGroupSnapshotContent no longer exists"));
             }
         }
-        failpoint::hit(Point::CsiContentRetained);
+        failpoint::hit(Failpoint::CsiContentRetained);
         Ok(())
     }
 
@@ -204,7 +203,7 @@ impl<'a> SnapshotApi<'a> {
             self.delete_content(content, false).await?;
         }
         self.delete_snapshot(&objects.snapshot).await?;
-        failpoint::hit(Point::CsiSnapshotReleased);
+        failpoint::hit(Failpoint::CsiSnapshotReleased);
         Ok(())
     }
 
@@ -323,7 +322,7 @@ impl<'a> SnapshotApi<'a> {
         let (namespace, name) =
             (snapshot.metadata.namespace.clone(), snapshot.metadata.name.clone());
         let target = Target { namespace, name, is_group: false };
-        failpoint::hit(Point::DeleteSnapshot);
+        failpoint::hit(Failpoint::DeleteSnapshot);
         let deadline = Instant::now() + DELETION_TIMEOUT;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let (mut is_deleted, mut had_content) = (false, false);
@@ -353,7 +352,7 @@ impl<'a> SnapshotApi<'a> {
             }
             backoff.wait().await;
         }
-        failpoint::hit(Point::SnapshotDeleted);
+        failpoint::hit(Failpoint::SnapshotDeleted);
         let not_found = DiscardOutcome::NotFound("the VolumeSnapshotContent does not exist");
         Ok(if had_content { DiscardOutcome::Deleted } else { not_found })
     }

@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::CsiSnapshotError;
-use super::object::{Content, Snapshot};
 use crate::cluster::watch::{ReflectedState, Reflector, WatchError};
 use crate::cluster::{Cluster, Query, WatchEvent};
+use crate::csi::object::{Content, Snapshot};
+use crate::csi::record::SnapshotKey;
 use crate::item::Object;
 use crate::resource::Resource;
 
@@ -24,9 +25,6 @@ use crate::resource::Resource;
 pub(super) const ERROR_GRACE: Duration = Duration::from_secs(10);
 /// Time the watches may take to start.
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The namespace and the name of a VolumeSnapshot.
-pub(super) type SnapshotKey = (String, String);
 
 /// The watches of a run. They end with it.
 pub(super) struct SnapshotWatch {

@@ -4,15 +4,7 @@ use crate::glob::{Glob, Globs};
 use crate::resource::Resources;
 
 use super::{FilterVerdict, NEVER_COLLECTED, SkipReason};
-
-/// Patterns to include and to exclude. An empty include list means everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lists {
-    /// Patterns to include.
-    pub included: Vec<Glob>,
-    /// Patterns to exclude.
-    pub excluded: Vec<Glob>,
-}
+use crate::filter_lists::Lists;
 
 /// Compiled [`Lists`] of kinds, with their names resolved.
 #[derive(Debug)]

@@ -61,13 +61,12 @@ impl fmt::Display for SkipReason {
                 f.write_str("the object is cluster-scoped, and includeClusterResources is false")
             }
             Self::PartOfCluster => f.write_str(
-                "the object is cluster-scoped, and the backup is limited to a part of the \
-                     cluster",
+                "the object is cluster-scoped, and the backup is limited to some namespaces",
             ),
             Self::SnapshotObject => {
                 f.write_str("objects of the CSI snapshot API are backed up only with their volume")
             }
-            Self::Request => f.write_str("requests to the backup server are never stored"),
+            Self::Request => f.write_str("backups never include requests to the server"),
             Self::Credentials => f.write_str("the Secret contains credentials of the server"),
             Self::NamespaceNotActive => f.write_str("the namespace is not active"),
             Self::NotSelected => f.write_str("the labels do not match the selector"),

@@ -45,7 +45,7 @@ pub struct HookContext<'a> {
 }
 
 /// The post-hooks of a pod, and their progress.
-pub struct Thaw<'a> {
+pub struct PodThaw<'a> {
     pod: &'a Object,
     hooks: &'a [Hook],
     /// Hooks that have ended, by index.
@@ -56,14 +56,14 @@ pub struct Thaw<'a> {
 
 /// A pod that may still be frozen.
 #[derive(Clone, Debug)]
-pub struct Unthawed<'a> {
+pub struct FrozenPod<'a> {
     /// The pod.
     pub pod: &'a Object,
     /// Post-hooks that have run nevertheless, by index.
     pub ran: Vec<usize>,
 }
 
-impl<'a> Thaw<'a> {
+impl<'a> PodThaw<'a> {
     /// All post-hooks of a plan.
     pub fn new(pod: &'a Object, plan: &'a Plan) -> Self {
         Self { pod, hooks: &plan.post, ran: Vec::new(), unreached_reason: None }
@@ -120,7 +120,7 @@ impl<'a> Thaw<'a> {
     }
 
     /// Reports that the pod may be frozen, and attempts the hooks after the one that did not reach it.
-    pub async fn give_up(mut self, context: HookContext<'_>) -> Unthawed<'a> {
+    pub async fn give_up(mut self, context: HookContext<'_>) -> FrozenPod<'a> {
         let mut reason = self.unreached_reason.take();
         for (place, hook) in self.pending() {
             if let Some(reason) = reason.take() {
@@ -138,7 +138,7 @@ impl<'a> Thaw<'a> {
             }
         }
         log_freeze(context.tally, self.pod);
-        Unthawed { pod: self.pod, ran: self.ran }
+        FrozenPod { pod: self.pod, ran: self.ran }
     }
 }
 
@@ -147,9 +147,9 @@ impl<'a> Thaw<'a> {
 /// those that may still be frozen.
 pub async fn retry_thaw_all<'a>(
     context: HookContext<'_>,
-    pods: Vec<Thaw<'a>>,
+    pods: Vec<PodThaw<'a>>,
     stop: &CancellationToken,
-) -> Vec<Unthawed<'a>> {
+) -> Vec<FrozenPod<'a>> {
     let permits = Semaphore::new(MAX_CONCURRENT_THAWS);
     let pods = pods.into_iter().map(|pod| retry_thaw(context, pod, stop, &permits));
     join_all(pods).await.into_iter().flatten().collect()
@@ -158,10 +158,10 @@ pub async fn retry_thaw_all<'a>(
 /// Thaws one of them. An attempt needs a permit; the pause before the next does not.
 pub async fn retry_thaw<'a>(
     context: HookContext<'_>,
-    mut thaw: Thaw<'a>,
+    mut thaw: PodThaw<'a>,
     stop: &CancellationToken,
     permits: &Semaphore,
-) -> Option<Unthawed<'a>> {
+) -> Option<FrozenPod<'a>> {
     let started_at = Instant::now();
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let pod = thaw.pod;
@@ -192,7 +192,7 @@ fn record_hook_result(
 ) {
     let id = pod.id();
     context.tally.count(ended.is_err());
-    context.tally.thaw(&id);
+    context.tally.record_thaw(&id);
     if let Err(Failure { text, .. }) = ended {
         let label = HookLabel(hook);
         let text = format!("the post-hook {label} failed: {text}; the pod may still be frozen");
@@ -226,6 +226,6 @@ fn log_freeze(tally: &Tally, pod: &Object) {
     if let Some(milliseconds) = freeze.milliseconds() {
         tracing::info!(pod = %id, milliseconds, "the pod was frozen");
     } else {
-        tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hook has ended");
+        tracing::info!(pod = %id, "pre-hooks ran, but no post-hook has completed");
     }
 }

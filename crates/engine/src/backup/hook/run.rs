@@ -40,7 +40,10 @@ pub async fn run_pre(
         let text = format!("the pre-hook {} failed: {}", HookLabel(hook), failure.text);
         match hook.on_error {
             OnError::Continue => {
-                report.error(&id, format!("{text}; the pod is backed up nevertheless"));
+                report.error(
+                    &id,
+                    format!("{text}; the backup continues with the pod (onError: Continue)"),
+                );
             }
             OnError::Fail => {
                 report.error(&id, format!("{text}; the pod is not backed up"));
@@ -85,7 +88,7 @@ pub(super) async fn run(
 fn log_output(pod: &ResourceIdentifier, hook: &Hook, output: &str) {
     let output = output.trim();
     if !output.is_empty() {
-        tracing::info!(%pod, container = hook.container, output, "the hook {} wrote", HookLabel(hook));
+        tracing::info!(%pod, container = hook.container, output, "output of the hook {}", HookLabel(hook));
     }
 }
 

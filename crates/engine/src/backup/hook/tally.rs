@@ -107,7 +107,7 @@ impl Tally {
     }
 
     /// Records the end of a post-hook of a pod; the last one counts.
-    pub(super) fn thaw(&self, pod: &ResourceIdentifier) {
+    pub(super) fn record_thaw(&self, pod: &ResourceIdentifier) {
         let now = self.now();
         if let Some(freeze) = self.freezes.lock().get_mut(pod) {
             freeze.until = Some(now);

@@ -286,7 +286,8 @@ async fn run(spec: Value, script: Script) -> HookRunResult {
 /// Thaws the pod, once.
 async fn thaw(fake: &Fake, plan: &Plan, report: &Report, tally: &Tally) {
     let pod = pod();
-    let remaining = Thaw::new(&pod, plan).run(HookContext { cluster: fake, report, tally }).await;
+    let remaining =
+        PodThaw::new(&pod, plan).run(HookContext { cluster: fake, report, tally }).await;
     assert!(remaining.is_none(), "everything was heard of");
 }
 
@@ -364,7 +365,10 @@ async fn failed_pre_hook_with_on_error_continue_is_reported_and_the_rest_runs() 
     assert_eq!(ran.commands, ["a", "b", "z"]);
     assert_eq!(ran.tally.counts(), (3, 1));
     let errors = errors(&ran.report);
-    assert!(errors[0].ends_with("; the pod is backed up nevertheless"), "{errors:?}");
+    assert!(
+        errors[0].ends_with("; the backup continues with the pod (onError: Continue)"),
+        "{errors:?}"
+    );
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Inclusion, ItemOrigin, ItemSource, Sink};
 use crate::backup::Context;
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::{InvalidObject, Object, is_name};
 use crate::operation::{Kind, Operation};
 use crate::selection::Action;
@@ -65,7 +65,7 @@ pub(super) async fn run_actions(
         let parent = parent.get_or_insert_with(|| Arc::new(id.clone()));
         let is_of_plugin = place >= context.built_in_item_actions;
         if is_of_plugin {
-            failpoint::hit(Point::Execute);
+            failpoint::hit(Failpoint::Execute);
         }
         let executing = action.plugin.execute(&object.item, &context.request.backup);
         let mut executed = context.unless_canceled(executing).await;
@@ -76,7 +76,7 @@ pub(super) async fn run_actions(
                 }
                 executed => executed,
             };
-            failpoint::hit(Point::Executed);
+            failpoint::hit(Failpoint::Executed);
         }
         let BackupOutput { item, additional_items, operation, post_operation_items } =
             match executed {
@@ -161,7 +161,7 @@ async fn retry_execute(
     if !error.is_undelivered() {
         let text = format!(
             "the plugin of the action {} crashed while it processed {id} and was called again; \
-             its work, such as an operation that it started, may have been done twice",
+             operations of the first call may be duplicates",
             action.name
         );
         sink.report(context).warn(id, text);
@@ -180,14 +180,15 @@ pub(super) async fn read_additional(
     let inclusion = *inclusion;
     let Some((resource, id)) = context.resolve(id) else {
         let text =
-            format!("the action {action} added {id}, of a kind that the cluster does not serve");
+            format!("the action {action} requested {id}, whose kind the cluster does not serve");
         sink.report(context).error(&**parent, text);
         return None;
     };
     let id = &id;
     // Without a name the request would be a list.
     if !is_name(&id.name) || (!id.namespace.is_empty() && !is_name(&id.namespace)) {
-        let text = format!("the action {action} added {id}, {}", invalid_name_message(&id.name));
+        let text =
+            format!("the action {action} requested {id}, {}", invalid_name_message(&id.name));
         sink.report(context).error(&**parent, text);
         return None;
     }
@@ -209,13 +210,13 @@ pub(super) async fn read_additional(
     match found {
         Ok(Some(object)) => Some((object, ItemOrigin { inclusion, source })),
         Ok(None) => {
-            let text = format!("the action {action} added {id}, which does not exist");
+            let text = format!("the action {action} requested {id}, which does not exist");
             sink.report(context).warn(&**parent, text);
             None
         }
         Err(error) => {
             let text = format!(
-                "the item cannot be read: {error}; the action {action} added it to {parent}"
+                "the item cannot be read: {error}; the action {action} requested it for {parent}"
             );
             sink.report(context).error(id, text);
             None
@@ -225,7 +226,7 @@ pub(super) async fn read_additional(
 
 /// Error for an item without a name, or with an invalid one.
 pub(in crate::backup) fn invalid_name_message(name: &str) -> &'static str {
-    if name.is_empty() { "an item without a name" } else { "a name that no object can have" }
+    if name.is_empty() { "an item without a name" } else { "an item with an invalid name" }
 }
 
 /// An object without the annotation by which actions insist on their additional items: a user who may write the
@@ -241,7 +242,8 @@ fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
     if annotations.is_none_or(|annotations| annotations.remove(mark).is_none()) {
         return Ok(object);
     }
-    tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored");
+    tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored: only \
+                                         plugin actions may set it: only plugin actions may set it");
     Object::new(&object.resource, Item::from_value(&value)?)
 }
 

@@ -96,7 +96,7 @@ impl<'a> Sink<'a> {
 
     /// The sink, with items to defer.
     #[must_use]
-    pub(in crate::backup) fn deferring(self, ids: HashSet<ResourceIdentifier>) -> Self {
+    pub(in crate::backup) fn with_deferred(self, ids: HashSet<ResourceIdentifier>) -> Self {
         Self { deferred: Mutex::new(DeferredItems { ids, waiting: Vec::new() }), ..self }
     }
 
@@ -171,7 +171,8 @@ impl<'a> Sink<'a> {
             }
             Destination::Replacement(fresh) => {
                 if let Err(error) = fresh.store(object) {
-                    let text = format!("the item cannot be written to the scratch folder: {error}");
+                    let text =
+                        format!("the item cannot be written to the scratch directory: {error}");
                     context.report.error(&object.id(), text);
                 }
             }

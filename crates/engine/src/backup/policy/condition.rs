@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use super::InvalidPolicies;
 use super::volume::{self, Csi, Nfs, VolumeFacts};
-use super::{InvalidPolicies, quantity};
+use crate::quantity;
 
 /// Conditions as they are written.
 #[derive(Default, Deserialize)]

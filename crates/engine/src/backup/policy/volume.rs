@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Volume,
 };
 
-use super::quantity;
+use crate::quantity;
 
 /// The types of volumes that a policy may name.
 const TYPES: [&str; 30] = [

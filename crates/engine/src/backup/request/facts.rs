@@ -6,29 +6,7 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{BackupStorageLocation, Duration, VolumeSnapshotLocation, label};
 
 use crate::backup::filter::namespaces::Namespace;
-
-/// Result of a lookup.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Lookup<T> {
-    /// The object exists.
-    Found(T),
-    /// The object does not exist.
-    #[default]
-    Missing,
-    /// The lookup failed, with the reason.
-    Failed(String),
-}
-
-/// Refusal of the API server to list objects, with its reason.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ListRefused(String);
-
-impl<T: Into<String>> From<T> for ListRefused {
-    fn from(reason: T) -> Self {
-        Self(reason.into())
-    }
-}
+use crate::lookup::{ListRefused, Lookup};
 
 /// Objects that the server looked up for a Backup.
 #[derive(Clone, Debug)]

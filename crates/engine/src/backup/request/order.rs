@@ -23,8 +23,8 @@ pub(super) fn read(
         let names: Vec<_> = names.split(',').map(str::trim).collect();
         if names.iter().any(|name| !is_name(name)) {
             errors.push(invalid_order(
-                "expected names separated by commas, each as namespace/name, or name for what \
-                 lives in no namespace",
+                "expected comma-separated names: NAMESPACE/NAME, or NAME for cluster-scoped \
+                 resources",
             ));
             continue;
         }

@@ -57,7 +57,7 @@ fn now() -> Timestamp {
     "2026-01-02T03:04:05Z".parse().unwrap()
 }
 
-fn prepared(spec: Value, facts: &Facts) -> Prepared {
+fn prepared(spec: Value, facts: &Facts) -> PreparedBackup {
     prepare(&backup(spec), facts, &Defaults::default(), now())
 }
 
@@ -68,7 +68,7 @@ fn request(spec: Value) -> Request {
 
 #[track_caller]
 fn errors(spec: Value, facts: &Facts) -> Vec<String> {
-    let Prepared { backup, outcome } = prepared(spec, facts);
+    let PreparedBackup { backup, outcome } = prepared(spec, facts);
     let ValidationErrors(errors) = outcome.unwrap_err();
     assert_eq!(backup.status.unwrap().validation_errors, errors);
     errors
@@ -84,7 +84,8 @@ fn every_default_is_filled_in() {
         },
         ..Defaults::default()
     };
-    let Prepared { backup, outcome } = prepare(&backup(json!({})), &facts(), &defaults, now());
+    let PreparedBackup { backup, outcome } =
+        prepare(&backup(json!({})), &facts(), &defaults, now());
     assert!(outcome.is_ok());
     let written = serde_json::to_value(&backup).unwrap();
     assert_eq!(
@@ -138,7 +139,7 @@ fn explicit_values_are_not_overwritten() {
         "snapshotMoveData": false,
         "snapshotVolumes": false,
     });
-    let Prepared { backup, outcome } = prepared(spec.clone(), &facts());
+    let PreparedBackup { backup, outcome } = prepared(spec.clone(), &facts());
     assert_eq!(serde_json::to_value(&backup.spec).unwrap(), spec);
     let expiration = backup.status.unwrap().expiration.unwrap();
     assert_eq!(expiration.0.to_string(), "2026-01-02T04:04:05Z");
@@ -256,7 +257,7 @@ fn missing_namespaces_are_reported() {
         namespace("shop-3", &[("velero.io/exclude-from-backup", "true")]),
     ]);
     let spec = json!({"includedNamespaces": ["shop*", "lost"], "excludedNamespaces": ["shop-2"]});
-    let Prepared { backup, outcome } = prepared(spec, &facts);
+    let PreparedBackup { backup, outcome } = prepared(spec, &facts);
     let request = outcome.unwrap();
     assert_eq!(request.filter.namespaces, Scope::Only(vec!["shop".into()]));
     assert_eq!(backup.spec.included_namespaces, ["shop*", "lost"]);
@@ -365,7 +366,8 @@ fn earlier_validation_errors_are_cleared() {
     let wrong = prepared(json!({"ttl": "-1s"}), &facts()).backup;
     let mut mended = wrong;
     mended.spec.ttl = Duration::ZERO;
-    let Prepared { backup, outcome } = prepare(&mended, &facts(), &Defaults::default(), now());
+    let PreparedBackup { backup, outcome } =
+        prepare(&mended, &facts(), &Defaults::default(), now());
     assert!(outcome.is_ok());
     assert!(backup.status.unwrap().validation_errors.is_empty());
 }

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::zone;
 use crate::backup::Context;
-use crate::failpoint::{self, Point};
-use crate::journal::{Intent, JournalEntry, Recovered, SnapshotIntent};
+use crate::failpoint::{self, Failpoint};
+use crate::journal::{Intent, JournalEntry, RecoveredRun, SnapshotIntent};
 use crate::report::Report;
 use crate::snapshotter::{self, DeleteError, OpenError, Snapshotter, Snapshotters, volume_id};
 
@@ -19,27 +19,42 @@ const MAX_CONCURRENT_DELETIONS: usize = 8;
 /// Time a plugin may take for one snapshot.
 const PLUGIN_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// The attempt at the backup that requested a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestOrigin {
+    /// This one.
+    ThisAttempt,
+    /// One that ended with its server.
+    EarlierAttempt,
+}
+
 /// Warns about a snapshot that may exist without a record.
-pub(super) fn warn_leftover(report: &Report, intent: &Intent) {
+pub(super) fn warn_leftover(report: &Report, intent: &Intent, origin: RequestOrigin) {
     let Intent { plugin, item, snapshot: Some(snapshot_intent), .. } = intent else { return };
     let (tag, request) = (bowline_api::annotation::REQUEST_ID, &snapshot_intent.request);
-    let text = match &snapshot_intent.created {
-        Some(snapshot) => format!(
+    let text = match (&snapshot_intent.created, origin) {
+        (Some(snapshot), RequestOrigin::EarlierAttempt) => format!(
             "snapshot {snapshot}, which {plugin} created in an earlier attempt, may be left \
              over; its tag is {tag}={request}"
         ),
-        None => format!(
+        (None, RequestOrigin::EarlierAttempt) => format!(
             "a snapshot of {plugin} from an earlier attempt may be left over; if it exists, its \
              tag is {tag}={request}"
+        ),
+        (Some(snapshot), RequestOrigin::ThisAttempt) => {
+            format!("snapshot {snapshot} of {plugin} may be left over; its tag is {tag}={request}")
+        }
+        (None, RequestOrigin::ThisAttempt) => format!(
+            "a snapshot of {plugin} may be left over; if it exists, its tag is {tag}={request}"
         ),
     };
     report.warn(&ResourceIdentifier::from(item.clone()), text);
 }
 
 /// Warns about all snapshots that were requested when a server ended, of a run that is not resumed.
-pub(in crate::backup) fn warn_all_leftovers(report: &Report, recovered: &Recovered) {
+pub(in crate::backup) fn warn_all_leftovers(report: &Report, recovered: &RecoveredRun) {
     for intent in &recovered.in_flight {
-        warn_leftover(report, intent);
+        warn_leftover(report, intent, RequestOrigin::EarlierAttempt);
     }
 }
 
@@ -128,19 +143,19 @@ pub(in crate::backup) async fn reclaim_before_repeat(context: &Context, intent: 
     let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent, &[]).await;
     match &reclaimed {
         Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded) => {}
-        Ok(ReclaimOutcome::Unsupported) => warn_leftover(&context.report, intent),
+        Ok(ReclaimOutcome::Unsupported) => {
+            warn_leftover(&context.report, intent, RequestOrigin::EarlierAttempt)
+        }
         Err(error) => {
             let volume = &intent.item.name;
-            tracing::warn!(volume, "a snapshot of an earlier attempt is not deleted: {error}");
-            warn_leftover(&context.report, intent);
+            tracing::warn!(volume, "cannot delete a snapshot of an earlier attempt: {error}");
+            warn_leftover(&context.report, intent, RequestOrigin::EarlierAttempt);
         }
     }
     if matches!(reclaimed, Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded)) {
         let record = JournalEntry::Reclaimed { request: snapshot_intent.request.clone() };
         if let Err(error) = context.journal.append(&record).await {
-            tracing::warn!(
-                "{error}; if the server restarts now, the snapshot is searched for again"
-            );
+            tracing::warn!("{error}; the next server searches for the snapshot again");
         }
     }
 }
@@ -168,7 +183,7 @@ pub async fn reclaim(
         return Ok(ReclaimOutcome::Recorded);
     }
     snapshotter::delete(&snapshotter, &snapshot, PLUGIN_TIMEOUT).await?;
-    failpoint::hit(Point::SnapshotReclaimed);
+    failpoint::hit(Failpoint::SnapshotReclaimed);
     Ok(ReclaimOutcome::Deleted)
 }
 
@@ -182,7 +197,7 @@ async fn find_snapshot(
 ) -> Result<SnapshotId, ReclaimError> {
     let volume = VolumeId::new(&snapshot_intent.volume).ok_or(ReclaimError::NoVolume)?;
     let tags = zone::tags(labels, backup, &intent.item.name, &snapshot_intent.request);
-    failpoint::hit(Point::Reclaim);
+    failpoint::hit(Failpoint::Reclaim);
     let answer = timeout(
         PLUGIN_TIMEOUT,
         snapshotter.calls.create_snapshot(&volume, &snapshot_intent.zone, &tags),

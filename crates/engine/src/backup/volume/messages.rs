@@ -9,23 +9,23 @@ use super::volume_facts::{CopyProblem, Obstacle};
 pub(super) fn skipped_reason(decision: &VolumeDecision<'_>) -> String {
     let (approach, reason) = match decision {
         VolumeDecision::Skipped(SkipCause::PolicySkip) => {
-            ("any", "a volume policy says skip".to_owned())
+            ("any", "excluded by a volume policy (skip)".to_owned())
         }
         VolumeDecision::Skipped(SkipCause::PolicyCustom) => {
-            ("any", "a volume policy leaves the volume to another tool".to_owned())
+            ("any", "excluded by a volume policy (custom)".to_owned())
         }
         VolumeDecision::Skipped(SkipCause::SnapshotsOff) => {
             ("volumeSnapshot", "snapshotVolumes is false".to_owned())
         }
         VolumeDecision::Unsupported(UnsupportedMethod::FsBackup { .. }) => {
-            ("podvolume", "this version cannot copy files".to_owned())
+            ("podvolume", "file-system backup is not supported".to_owned())
         }
         VolumeDecision::Unsupported(UnsupportedMethod::CsiSnapshot { .. }) => {
             ("csiSnapshot", "no snapshot was created".to_owned())
         }
         VolumeDecision::Snapshot { .. } => ("volumeSnapshot", "no plugin was available".to_owned()),
         VolumeDecision::Unsupported(UnsupportedMethod::AnySnapshot) => {
-            ("any", "this version creates no such snapshots".to_owned())
+            ("any", "this snapshot method is not supported".to_owned())
         }
         VolumeDecision::NoMethod(no_method @ NoMethod::NoSnapshotter { .. }) => {
             ("volumeSnapshot", no_method_reason(no_method))
@@ -48,13 +48,12 @@ pub(super) fn unsupported(volume: &str, lacking: &UnsupportedMethod<'_>) -> Stri
                 opt_out_hint(*cause, "it", &of_pod)
             )
         }
-        UnsupportedMethod::CsiSnapshot { driver } => format!(
-            "{prefix}: a CSI snapshot (driver {driver}) is needed, and none was created; \
-             {snapshots_off}"
-        ),
+        UnsupportedMethod::CsiSnapshot { driver } => {
+            format!("{prefix}: no CSI snapshot was created (driver {driver}); {snapshots_off}")
+        }
         UnsupportedMethod::AnySnapshot => format!(
-            "{prefix}: a snapshot is needed, which this version cannot create, and the \
-             PersistentVolume is not in the backup either; {snapshots_off}"
+            "{prefix}: the PersistentVolume is not in the backup, so Bowline cannot snapshot the \
+             volume; include persistentvolumes, {snapshots_off}"
         ),
     }
 }
@@ -108,12 +107,12 @@ fn no_method_reason(no_method: &NoMethod<'_>) -> String {
         NoMethod::Unreachable { pod, obstacle } => {
             let because = match obstacle {
                 Obstacle::NotRunning => "is not running",
-                Obstacle::NotMounted => "mounts the volume in no container",
+                Obstacle::NotMounted => "does not mount the volume",
                 Obstacle::BlockDevice => "uses the volume as a block device",
             };
             format!("the files of the volume cannot be copied, because pod {pod} {because}")
         }
-        NoMethod::HostPath => "the files of a hostPath volume are never copied".to_owned(),
+        NoMethod::HostPath => "file-system backup does not support hostPath volumes".to_owned(),
         NoMethod::NoClaims => {
             "file-system backup is requested, but claims are not backed up".to_owned()
         }
@@ -124,7 +123,7 @@ fn no_method_reason(no_method: &NoMethod<'_>) -> String {
 pub(super) fn uncopyable(volume: &str, problem: CopyProblem) -> String {
     let reason = match problem {
         CopyProblem::Missing => "which the pod does not have",
-        CopyProblem::HostPath => "which is a hostPath volume: their files are never copied",
+        CopyProblem::HostPath => "but file-system backup does not support hostPath volumes",
     };
     format!("the annotation {BACKUP_VOLUMES} of the pod names the volume {volume}, {reason}")
 }

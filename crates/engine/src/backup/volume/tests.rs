@@ -132,7 +132,7 @@ fn decide_and_describe(
 const CSI: &str = "csiSnapshot: no snapshot was created;";
 const NO_SNAPSHOTTER: &str = "volumeSnapshot: no snapshotter supports volumes of the type nfs;";
 const OFF: &str = "volumeSnapshot: snapshotVolumes is false;";
-const FILES: &str = "podvolume: this version cannot copy files;";
+const FILES: &str = "podvolume: file-system backup is not supported;";
 const ON_CLAIM: &str = "persistentvolumeclaims/shop/data";
 
 #[test]
@@ -176,7 +176,7 @@ fn volume_decision_depends_on_its_snapshot_method() {
             "a claim without its volume",
             vec![claim()],
             DEFAULT_OPTIONS,
-            "any: this version creates no such snapshots;",
+            "any: this snapshot method is not supported;",
             Some(("error", ON_CLAIM)),
         ),
         ("a claim without its volume, off", vec![claim()], off, OFF, None),
@@ -198,8 +198,8 @@ fn volume_decision_depends_on_its_snapshot_method() {
 fn a_policy_comes_before_everything_else() {
     let in_pod = pod(&opted_in("vol"), &of_claim());
     for (action, reason, is_error) in [
-        ("skip", "any: a volume policy says skip;", false),
-        ("custom", "any: a volume policy leaves the volume to another tool;", false),
+        ("skip", "any: excluded by a volume policy (skip);", false),
+        ("custom", "any: excluded by a volume policy (custom);", false),
         ("fs-backup", FILES, true),
         ("snapshot", CSI, true),
     ] {
@@ -237,7 +237,11 @@ fn a_policy_sees_the_volume_and_its_claim() {
             &objects,
             &VolumeOptions { policies: Some(&policies), ..DEFAULT_OPTIONS },
         );
-        assert_eq!(reasons == ["any: a volume policy says skip;"], fits, "{condition} {reasons:?}");
+        assert_eq!(
+            reasons == ["any: excluded by a volume policy (skip);"],
+            fits,
+            "{condition} {reasons:?}"
+        );
     }
 }
 
@@ -279,10 +283,7 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
             |pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into(),
             "is not running",
         ),
-        (
-            |pod| pod["spec"]["containers"] = json!([{"name": "c"}]),
-            "mounts the volume in no container",
-        ),
+        (|pod| pod["spec"]["containers"] = json!([{"name": "c"}]), "does not mount the volume"),
         (
             |pod| {
                 let devices = json!([{"name": "c", "volumeDevices": [{"name": "vol"}]}]);
@@ -311,7 +312,7 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
     let host_path = volume(&json!({"hostPath": {"path": "/x"}}));
     let (reasons, messages) =
         decide_and_describe(&[pod_with(|_| {}), claim(), host_path], &DEFAULT_OPTIONS);
-    assert_eq!(reasons, ["podvolume: the files of a hostPath volume are never copied;"]);
+    assert_eq!(reasons, ["podvolume: file-system backup does not support hostPath volumes;"]);
     assert!(messages[0].starts_with("warning"), "{messages:?}");
 
     let no_claims = VolumeOptions { includes_claims: false, ..DEFAULT_OPTIONS };
@@ -380,7 +381,7 @@ fn impossible_opt_in_is_reported() {
         "warning pods/shop/db: the annotation {BACKUP_VOLUMES} of the pod names the volume"
     );
     let expected = [
-        format!("{begin} a, which is a hostPath volume: their files are never copied"),
+        format!("{begin} a, but file-system backup does not support hostPath volumes"),
         format!("{begin} typo, which the pod does not have"),
     ];
     assert_eq!(decide_and_describe(std::slice::from_ref(&pod), &DEFAULT_OPTIONS).1, expected);
@@ -453,7 +454,7 @@ fn volume_info_has_what_a_restore_needs() {
     };
     assert_eq!(results.infos, std::slice::from_ref(&expected));
     let alone = record_all(&[claim()]).decide_all(&DEFAULT_OPTIONS);
-    let reason = "any: this version creates no such snapshots;".to_owned();
+    let reason = "any: this snapshot method is not supported;".to_owned();
     assert_eq!(
         alone.infos,
         [BackupVolumeInfo { pv_info: None, skipped_reason: reason, ..expected }]
@@ -526,7 +527,7 @@ fn messages_say_what_to_do() {
             vec![csi(), claim()],
             DEFAULT_OPTIONS,
             format!(
-                "a CSI snapshot (driver disk.example.com) is needed, and none was created; \
+                "no CSI snapshot was created (driver disk.example.com); \
                  {skip}, or set snapshotVolumes to false"
             ),
         ),

@@ -15,7 +15,7 @@ use super::{CsiResources, DeletableCsiSnapshot, DeletionJob, text};
 use crate::backoff::Backoff;
 use crate::cluster::{Query, Subresource};
 use crate::csi::{being_deleted_patch, deletion_policy_patch, group_being_deleted_patch};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::resource::Resource;
 
 /// Maximum number of contents created for a snapshot whose deletion is not proven.
@@ -43,7 +43,7 @@ impl Deletion<'_> {
         let resource = resource.ok_or(CsiDeletionError::NotServed(content_kind))?;
         for _ in 0..MAX_ATTEMPTS {
             if self.try_delete(resource, deadline).await? {
-                failpoint::hit(Point::SnapshotDeleted);
+                failpoint::hit(Failpoint::SnapshotDeleted);
                 return Ok(());
             }
         }
@@ -63,7 +63,7 @@ impl Deletion<'_> {
             Some(found) => found,
             None => self.create(resource, &name).await?,
         };
-        failpoint::hit(Point::DeletionContentCreated);
+        failpoint::hit(Failpoint::DeletionContentCreated);
         if !content_kind.references(&found.value, handle) {
             return Err(CsiDeletionError::OtherSnapshot { kind: content_kind, name });
         }
@@ -76,13 +76,13 @@ impl Deletion<'_> {
             deadline,
         );
         if found.is_terminating {
-            failpoint::hit(Point::DeleteSnapshot);
+            failpoint::hit(Failpoint::DeleteSnapshot);
             watch.nudge().await?;
         } else {
             if !watch.wait_until_handle_set(&self.unit.status()).await? {
                 return Ok(false);
             }
-            failpoint::hit(Point::DeleteSnapshot);
+            failpoint::hit(Failpoint::DeleteSnapshot);
             watch.delete().await?;
             // The driver is not called in this case, so there is nothing to wait for.
             watch.check_not_in_group()?;

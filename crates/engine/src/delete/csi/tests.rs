@@ -18,7 +18,7 @@ use crate::csi::{
     BEING_DELETED, GROUP, GROUP_BEING_DELETED, GROUP_DELETION_SECRET, GROUP_SNAPSHOT_API_GROUP,
 };
 use crate::resource::GroupResource;
-use crate::restore::unpack::UnpackLimits;
+use crate::unpack::UnpackLimits;
 
 const PLURAL: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
 const GROUP_PLURAL: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";

@@ -106,7 +106,7 @@ fn every_observation_has_its_outcome() {
         (
             vec![(over, TimePassed), (over + 1, StopAnswered(Ok(())))],
             "Failed: timed out: the operation has not ended within 14400 s; the plugin accepted \
-             the cancellation and has not confirmed the end",
+             the cancellation but has not confirmed that the operation stopped",
         ),
         (
             vec![(over, TimePassed), (over + 1, StopAnswered(Err(Error::unknown("busy").into())))],
@@ -131,8 +131,8 @@ fn every_observation_has_its_outcome() {
         ),
         (
             vec![(1, canceled()), (2, StopAnswered(Ok(()))), (31, running(1, true))],
-            "Failed: canceled: by a user; the plugin accepted the cancellation and has not \
-             confirmed the end",
+            "Failed: canceled: by a user; the plugin accepted the cancellation but has not \
+             confirmed that the operation stopped",
         ),
         (
             vec![(1, canceled()), (31, TimePassed)],
@@ -141,8 +141,8 @@ fn every_observation_has_its_outcome() {
         ),
         (
             vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, failed(Code::NotFound))],
-            "Failed: canceled: by a user; the plugin accepted the cancellation and has not \
-             confirmed the end: no",
+            "Failed: canceled: by a user; the plugin accepted the cancellation but has not \
+             confirmed that the operation stopped: no",
         ),
         // Without a request.
         (vec![(1, StopAnswered(Ok(())))], "New"),
@@ -280,7 +280,7 @@ fn snapshot_without_progress_support_is_complete_and_unobservable_one_stays_in_p
         next.state,
         State::Failed(
             "timed out: the operation has not ended within 14400 s; the plugin accepted the \
-             cancellation and has not confirmed the end: phase Done"
+             cancellation but has not confirmed that the operation stopped: phase Done"
                 .into()
         )
     );
@@ -353,7 +353,7 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
         (
             vec![(0, UploadStarted), (over, TimePassed), (over + 1, StopAnswered(Ok(())))],
             "Failed: timed out: the operation has not ended within 14400 s; the plugin accepted \
-             the cancellation and has not confirmed the end",
+             the cancellation but has not confirmed that the operation stopped",
         ),
     ] {
         let description = format!("{steps:?}");

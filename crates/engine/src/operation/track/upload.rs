@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::{Tracker, poll_deadline};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::operation::step::{Effects, Observation, StopCause};
 use crate::operation::{Kind, Operation, State, duration_between};
 
@@ -59,7 +59,7 @@ impl Tracker<'_> {
     async fn attempt(&self, index: usize, cancel: &CancellationToken, reason: &str) -> Effects {
         let mut effects = self.observe(index, Observation::UploadStarted);
         let Some(operation) = self.table.get(index) else { return Effects::default() };
-        failpoint::hit(Point::UploadSnapshot);
+        failpoint::hit(Failpoint::UploadSnapshot);
         let mut call = self.client.upload(&operation);
         loop {
             if effects.ended {
@@ -93,7 +93,7 @@ impl Tracker<'_> {
     }
 
     fn upload_returned(&self, index: usize, answer: bowline_plugin::Result<()>) -> Effects {
-        failpoint::hit(Point::SnapshotUploaded);
+        failpoint::hit(Failpoint::SnapshotUploaded);
         self.observe(index, Observation::UploadReturned(answer))
     }
 

@@ -37,14 +37,14 @@ pub(in crate::restore) use crate::csi::{
     CLASSES, CONTENTS, GROUP as SNAPSHOT_GROUP, GROUP_CONTENTS,
     GROUP_SNAPSHOT_API_GROUP as GROUP_GROUP, SNAPSHOTS, id as object, resource as kind,
 };
+use crate::download::BackupVolumes;
 use crate::journal::digest;
 use crate::report::Report;
 use crate::resource::{GroupResource, Resources};
-use crate::restore::download::BackupVolumes;
 use crate::restore::modifier::Modifiers;
 use crate::restore::request::Request;
 use crate::restore::reset::VolumeOptions;
-use crate::restore::unpack::Contents;
+use crate::unpack::Contents;
 pub(in crate::restore) use claim::data_source;
 use cluster_capabilities::ClusterCapabilities;
 pub(in crate::restore) use source::{SnapshotSource, SnapshotSourceError};

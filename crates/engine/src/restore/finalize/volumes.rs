@@ -49,7 +49,7 @@ pub struct VolumeFinalizer<'a> {
 /// Why a volume or a content is not as it should be.
 #[derive(Debug, thiserror::Error)]
 enum UpdateError {
-    #[error("the cluster serves no {0}")]
+    #[error("the API server does not serve {0}")]
     NotServed(&'static str),
     #[error(transparent)]
     Cluster(#[from] Error),
@@ -161,8 +161,8 @@ impl VolumeFinalizer<'_> {
         let volume = match bound_volume(&claim) {
             Some(volume) => volume.to_owned(),
             None if self.waits_for_consumer(resources, &claim).await? => {
-                let text = "the volume is created when a pod first uses the claim, and keeps the \
-                     settings of its StorageClass";
+                let text = "the volume is created when a pod first uses the claim, and its labels \
+                            and reclaim policy are not restored";
                 tracing::info!(item = %update.id, "{text}");
                 return Ok(());
             }
@@ -257,13 +257,13 @@ impl VolumeFinalizer<'_> {
                 let waited =
                     self.wait_until_ready(contents, &query, &handles(&value), deadline).await;
                 if let Err(error) = waited {
-                    let text = "the stub of a snapshot group is removed nevertheless";
+                    let text = "the temporary VolumeGroupSnapshotContent is removed anyway";
                     report.warn(&stub.id(), format!("{text}: {}", error_chain(&error)));
                 }
             }
             match self.cluster.delete(stubs, "", &stub.name, None).await {
                 Err(error) if !error.is_not_found() => {
-                    let text = "the stub of a snapshot group cannot be removed";
+                    let text = "cannot remove the temporary VolumeGroupSnapshotContent";
                     report.warn(&stub.id(), format!("{text}: {}", error_chain(&error)));
                 }
                 _ => {}

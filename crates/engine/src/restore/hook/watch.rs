@@ -272,7 +272,7 @@ fn move_container_hooks_first(hooks: &mut [Hook], at: usize) {
 fn skipped_hooks_message(hooks: usize) -> String {
     match hooks {
         0 => String::new(),
-        1 => "; the hook after it is not run".to_owned(),
-        more => format!("; the {more} hooks after it are not run"),
+        1 => "; the following hook is skipped".to_owned(),
+        more => format!("; the {more} following hooks are skipped"),
     }
 }

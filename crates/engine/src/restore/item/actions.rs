@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::super::item_journal::{ActionsOutcome, ActionsRecord, StoredItemError};
 use super::super::reset;
 use super::{ItemRestore, SkipReason, visit_additional_item};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::journal::{self, Intent};
 use crate::operation::{Kind, Operation};
@@ -52,7 +52,7 @@ pub(in crate::restore) enum ActionsError {
     /// The actions failed in an earlier process, with the text of the journal.
     #[error("{0}")]
     BeforeRestart(String),
-    #[error("the result of the actions, from before the server restarted, is lost")]
+    #[error("the results of the actions were lost when the server restarted")]
     Lost(#[source] StoredItemError),
 }
 
@@ -141,11 +141,11 @@ impl ItemRestore<'_> {
         drop(value);
         for action in selecting() {
             if action.begins_operations {
-                failpoint::hit(Point::Execute);
+                failpoint::hit(Failpoint::Execute);
             }
             let executed = self.execute(action, &item, &object.item).await;
             if action.begins_operations {
-                failpoint::hit(Point::Executed);
+                failpoint::hit(Failpoint::Executed);
             }
             let output = executed
                 .map_err(|source| ActionsError::Execute { action: action.name.clone(), source })?;
@@ -217,7 +217,7 @@ impl ItemRestore<'_> {
         let mut restored = Vec::new();
         let requester = || match action {
             Some(action) => format!("the action {action} requested"),
-            None => "an action requested, before the server restarted,".to_owned(),
+            None => "before the server restarted, an action requested".to_owned(),
         };
         for additional in items {
             if additional.name.is_empty() {
@@ -296,7 +296,7 @@ impl ItemRestore<'_> {
                 )
             }
         };
-        self.report.error(id, format!("{reason}; the item is restored nevertheless"));
+        self.report.error(id, format!("{reason}; the item is still restored"));
         Ok(())
     }
 

@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::action::csi::CsiRestoreContext;
 use super::super::context::{ContextInputs, assemble, discover};
-use super::super::download::BackupVolumes;
 use super::super::order::Priorities;
-use super::super::unpack::{self, Contents, UnpackLimits};
 use super::super::{Options, Progress, visit_all};
 use super::*;
 use crate::action::NamedAction;
 use crate::cluster::{Cluster, Fake};
+use crate::download::BackupVolumes;
 use crate::report::Report;
 use crate::testing::{self, ValidRestore};
+use crate::unpack::{self, Contents, UnpackLimits};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Time that the server waits if the action does not specify one.
@@ -335,8 +335,8 @@ async fn readiness_wait_ends_at_the_timeout() {
     ] {
         let outcome = restore(SlowReadinessAction::ready_after(own, Duration::MAX)).await;
         let expected = format!(
-            "additional items of action example.io/needy were not ready within {words}; the item is \
-             restored nevertheless"
+            "additional items of action example.io/needy were not ready within {words}; the item \
+             is still restored"
         );
         assert_eq!(outcome.error(), expected);
         assert_eq!(outcome.elapsed, limit);
@@ -381,7 +381,7 @@ async fn failed_readiness_check_is_retried() {
         let outcome = restore(SlowReadinessAction::failing(usize::MAX, error.clone())).await;
         let expected = format!(
             "the action example.io/needy cannot check whether its additional items are ready: \
-             {error}; the item is restored nevertheless"
+             {error}; the item is still restored"
         );
         assert_eq!(outcome.error(), expected);
         assert_eq!(outcome.action.times().len(), questions, "{error}");
@@ -433,8 +433,8 @@ async fn waiting_item_is_not_restored_after_a_stop() {
 async fn item_that_crashes_its_plugin_does_not_fail_others() {
     let name = || "example.io/mortal".parse().unwrap();
     let failed = "the action example.io/mortal failed: it has died";
-    let unsure = "the action example.io/mortal cannot check whether its additional items are ready: it \
-         has died; the item is restored nevertheless";
+    let unsure = "the action example.io/mortal cannot check whether its additional items are \
+                  ready: it has died; the item is still restored";
     // An action that may start operations may have started one that is a leftover.
     for (action, error, warned) in [
         (NamedAction::new(name(), CrashingAction::shared(false)), failed, &[][..]),

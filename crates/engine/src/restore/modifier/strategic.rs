@@ -29,8 +29,8 @@ const SET_ORDER: &str = "$setElementOrder/";
 pub enum StrategicError {
     /// The merge strategy of the kind is unknown.
     #[error(
-        "no kind {kind:?} is registered for version {api_version:?}: strategicPatches are possible \
-         for kinds of core v1, apps v1, batch v1, CSI snapshots and Velero; use mergePatches"
+        "no kind {kind:?} is registered for version {api_version:?}: strategicPatches support only \
+         kinds of core v1, apps v1, batch v1, CSI snapshots and Velero; use mergePatches"
     )]
     Kind {
         /// The API version.
@@ -48,7 +48,7 @@ pub enum StrategicError {
     #[error("{0} must be a list")]
     NotAList(String),
     /// An element lacks its merge key.
-    #[error("an element of {list} has no {key:?}, by which the list is merged")]
+    #[error("an element of {list} lacks the merge key {key:?}")]
     NoKey {
         /// The list.
         list: String,

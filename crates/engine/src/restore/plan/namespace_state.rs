@@ -66,7 +66,7 @@ impl Planner {
         target: &str,
     ) -> NamespaceState {
         let Some(resource) = context.served_api().resources.core("namespaces").cloned() else {
-            return NamespaceState::Refused("the cluster serves no namespaces".to_owned());
+            return NamespaceState::Refused("the API server does not serve namespaces".to_owned());
         };
         let get = || context.cluster.get(&resource, "", target);
         match context.rate_limiter.send(get).await {

@@ -3,10 +3,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::action::csi::tests::with_csi;
-use super::super::unpack::{self, UnpackLimits};
 use super::*;
 use crate::cluster::Fake;
 use crate::testing::{self, ValidRestore};
+use crate::unpack::{self, UnpackLimits};
 
 fn archive(objects: &[(&str, Value)]) -> Contents {
     let packed = testing::archive(objects);
@@ -116,10 +116,9 @@ async fn each_item_gets_a_verdict_and_a_reason_in_the_order_of_the_restore() {
             "configmaps/shop/same Skip: the object exists and is identical",
             "pods/shop/done Skip: the pod or job was already complete at the time of the backup",
             "services/shop/bad Refuse: the API server answered 422 (Invalid): no such port",
-            "gadgets.example.io/shop/g Refuse: the cluster does not serve gadgets.example.io: is \
-             its definition missing?",
+            "gadgets.example.io/shop/g Refuse: the cluster does not serve gadgets.example.io; its CustomResourceDefinition may be missing",
             "widgets.example.io/shop/w NotValidated: the kind is not served before its \
-             definition is restored",
+             CustomResourceDefinition is restored",
         ]
     );
     assert!(plan.would_fail());
@@ -291,7 +290,7 @@ async fn volume_from_snapshot_is_planned_without_calling_the_plugin() {
         }
     };
     let creation = "Create: the volume would be created from snapshot snap-1 by the plugin of \
-         VolumeSnapshotLocation default";
+                    VolumeSnapshotLocation default";
     let fake = || Fake::usual().with(namespace("shop"));
     let plan = plan_with(fake(), request(json!({}), ""), &objects, volumes()).await;
     let expected = [

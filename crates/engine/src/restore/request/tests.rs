@@ -50,7 +50,7 @@ fn restore() -> Restore {
     restore
 }
 
-fn prepared(change: impl FnOnce(&mut Restore, &mut Facts)) -> Prepared {
+fn prepared(change: impl FnOnce(&mut Restore, &mut Facts)) -> PreparedRestore {
     let (mut restore, mut facts) = (restore(), facts());
     change(&mut restore, &mut facts);
     prepare(&restore, &facts, &Defaults::default(), now())
@@ -114,7 +114,7 @@ fn defaults_are_filled_in() {
     assert_eq!(request.backup_name.as_str(), "b");
     assert_eq!(request.namespace, "velero");
     assert_eq!(*request.restore, prepared.restore);
-    assert_eq!(request.existing_policy, ExistingObjectPolicy::Unset);
+    assert_eq!(request.existing_policy, ExistingResourcePolicy::Unset);
     assert!(request.volumes.restore_pvs && !request.volumes.allow_empty);
     assert!(!request.preserve_node_ports && request.modifiers.is_none());
     assert_eq!(request.timeouts.item_operation, time::Duration::from_hours(4));
@@ -134,7 +134,7 @@ fn explicit_settings_are_kept() {
         spec.included_namespaces = texts(&["a*"]);
         spec.included_resources = texts(&["po"]);
         spec.namespace_mapping = BTreeMap::from([("a".into(), "b".into())]);
-        spec.existing_resource_policy = Some(ExistingResourcePolicy::Update);
+        spec.existing_resource_policy = Some(restore::ExistingResourcePolicy::Update);
         spec.item_operation_timeout = Duration::from_seconds(60);
         spec.or_label_selectors = vec![LabelSelector::default(); 2];
         spec.restore_status = Some(RestoreStatusSpec {
@@ -153,7 +153,7 @@ fn explicit_settings_are_kept() {
     let request = request.outcome.unwrap();
     assert!(!request.volumes.restore_pvs && request.volumes.allow_empty);
     assert!(request.preserve_node_ports && request.modifiers.is_some());
-    assert_eq!(request.existing_policy, ExistingObjectPolicy::Update);
+    assert_eq!(request.existing_policy, ExistingResourcePolicy::Update);
     assert_eq!(request.timeouts.item_operation, time::Duration::from_mins(1));
     assert_eq!(request.filter.namespaces.included, globs(&["a*"]));
     assert_eq!(request.filter.kinds.included, globs(&["po"]));
@@ -187,10 +187,8 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.spec.included_resources = texts(&["*", "pods"]),
-            &[
-                "Invalid included/excluded resource lists: includes list must either contain '*' only, \
-               or a non-empty list of items",
-            ],
+            &["Invalid included/excluded resource lists: includes list must either contain '*' \
+                 only, or a non-empty list of items"],
         ),
         (
             |restore, _| restore.spec.excluded_resources = texts(&["*"]),
@@ -201,10 +199,8 @@ fn each_broken_rule_has_its_message() {
                 restore.spec.included_namespaces = texts(&["a", "b"]);
                 restore.spec.excluded_namespaces = texts(&["b"]);
             },
-            &[
-                "Invalid included/excluded namespace lists: excludes list cannot contain an item in \
-               the includes list: b",
-            ],
+            &["Invalid included/excluded namespace lists: excludes list cannot contain an item \
+                 in the includes list: b"],
         ),
         (
             |restore, _| restore.spec.included_namespaces = texts(&["a**"]),
@@ -213,20 +209,16 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.spec.included_namespaces = texts(&["[c-a]"]),
-            &[
-                "Invalid included/excluded namespace lists: pattern \"[c-a]\" has a range that ends \
-               before it begins",
-            ],
+            &["Invalid included/excluded namespace lists: pattern \"[c-a]\" has a range that \
+                 ends before it begins"],
         ),
         (
             |restore, _| {
                 restore.spec.label_selector = Some(LabelSelector::default());
                 restore.spec.or_label_selectors = vec![LabelSelector::default()];
             },
-            &[
-                "encountered labelSelector as well as orLabelSelectors in restore spec, only one can \
-               be specified",
-            ],
+            &["encountered labelSelector as well as orLabelSelectors in restore spec, only one \
+                 can be specified"],
         ),
         (
             |restore, _| {
@@ -241,7 +233,7 @@ fn each_broken_rule_has_its_message() {
                 });
             },
             &["invalid labelSelector: \"Near\" is not an operator for a: expected In, NotIn, \
-                 Exists or DoesNotExist"],
+               Exists or DoesNotExist"],
         ),
         (
             |restore, _| restore.spec.item_operation_timeout = Duration::from_seconds(-1),
@@ -255,22 +247,18 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.spec.backup_name.clear(),
-            &[
-                "Either a backup or schedule must be specified as a source for the restore, but not \
-               both",
-            ],
+            &["Either a backup or schedule must be specified as a source for the restore, but \
+                 not both"],
         ),
         (
             |restore, _| restore.spec.schedule_name = "daily".into(),
-            &[
-                "Either a backup or schedule must be specified as a source for the restore, but not \
-               both",
-            ],
+            &["Either a backup or schedule must be specified as a source for the restore, but \
+                 not both"],
         ),
         (
             |restore, _| {
                 restore.spec.existing_resource_policy =
-                    Some(ExistingResourcePolicy::Other("merge".into()));
+                    Some(restore::ExistingResourcePolicy::Other("merge".into()));
             },
             &["Invalid ExistingResourcePolicy: merge"],
         ),
@@ -323,14 +311,14 @@ fn each_broken_rule_has_its_message() {
         ),
         (
             |restore, _| restore.metadata.name = Some("../r".into()),
-            &["invalid restore name: \"../r\" is not a name: it must be at most 253 lower-case \
-               letters, digits, `-` and `.`, beginning and ending with a letter or digit"],
+            &["invalid restore name: invalid name \"../r\": expected at most 253 lower-case \
+               letters, digits, `-` and `.`, starting and ending with a letter or digit"],
         ),
         (
             |restore, facts| {
                 restore.spec.included_namespaces = texts(&["a("]);
                 restore.spec.existing_resource_policy =
-                    Some(ExistingResourcePolicy::Other("x".into()));
+                    Some(restore::ExistingResourcePolicy::Other("x".into()));
                 facts.location = Lookup::Missing;
             },
             &[

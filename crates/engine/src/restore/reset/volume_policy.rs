@@ -96,16 +96,16 @@ impl fmt::Display for MissingData {
             }
             Self::Unsupported { method, detail } => {
                 let place = match method {
-                    SaveMethod::Snapshot => "it was saved as a snapshot of a plugin",
-                    SaveMethod::Files => "it was saved by file-system backup",
-                    SaveMethod::Csi => "it was saved as a CSI snapshot",
-                    SaveMethod::DataMover => "it was saved by a data mover",
-                    SaveMethod::Unknown => "it was saved by an unknown method",
+                    SaveMethod::Snapshot => "was saved as a plugin snapshot",
+                    SaveMethod::Files => "was saved by file-system backup",
+                    SaveMethod::Csi => "was saved as a CSI snapshot",
+                    SaveMethod::DataMover => "was saved by a data mover",
+                    SaveMethod::Unknown => "was saved by an unknown method",
                 };
                 let detail = in_brackets(detail);
                 write!(
                     f,
-                    "the data of the volume cannot be restored by this version: {place}{detail}"
+                    "this version cannot restore the data of the volume, which {place}{detail}"
                 )
             }
         }

@@ -25,9 +25,9 @@ fn damaged() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("ends early: ", wrong_sum),
         ("ends early: ", cut),
-        ("not the JSON of an object", and(path, b"{\"kind\":")),
-        ("not the JSON of an object", and(path, b"")),
-        ("which is another one", and(path, &other)),
+        ("not a JSON object", and(path, b"{\"kind\":")),
+        ("not a JSON object", and(path, b"")),
+        ("contains object", and(path, &other)),
         ("which no API server accepts", and(path, deep.as_bytes())),
         ("not normalized", and("resources/configmaps/namespaces/../x.json", b"{}")),
     ]
@@ -39,7 +39,7 @@ async fn damaged_archive_is_refused_unless_allowed() {
         let mut fixture = RestoreFixture { archive, counted: 9, ..RestoreFixture::new(&[]) };
         let restored = fixture.run().await;
         let fatal = restored.fatal.as_ref().expect(words);
-        assert!(matches!(fatal, Fatal::Damaged { .. }), "{fatal:?}");
+        assert!(matches!(fatal, FatalError::Damaged { .. }), "{fatal:?}");
         let reason = fatal.error_chain();
         assert!(reason.contains(words) && reason.contains("--allow-damaged-archive"), "{reason}");
         assert!(reason.len() < 1000, "{reason}");
@@ -123,7 +123,7 @@ async fn canceled_restore_reports_the_total_items() {
         }
     })];
     let restored = fixture.run().await;
-    assert!(matches!(restored.fatal, Some(Fatal::Canceled)), "{:?}", restored.fatal);
+    assert!(matches!(restored.fatal, Some(FatalError::Canceled)), "{:?}", restored.fatal);
     let status = finalize::status(&Restore::default(), &restored).progress.unwrap();
     assert_eq!(status.total_items, 12);
     assert!(status.items_restored < 12, "{status:?}");

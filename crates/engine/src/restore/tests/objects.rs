@@ -239,29 +239,16 @@ async fn request_objects_are_not_restored() {
 struct GrowingCluster(Arc<Fake>);
 
 #[async_trait]
-impl Cluster for GrowingCluster {
+impl Delegate for GrowingCluster {
+    fn inner(&self) -> &dyn Cluster {
+        &*self.0
+    }
+
     async fn discover(&self) -> cluster::Result<Discovery> {
         let mut discovery = self.0.discover().await?;
         let is_defined = self.0.creations().iter().any(|id| id.name == "widgets.example.io");
         discovery.resources.retain(|one| is_defined || one.id.group != "example.io");
         Ok(discovery)
-    }
-
-    fn list(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<Object>> {
-        self.0.list(of, query)
-    }
-
-    async fn get(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-    ) -> cluster::Result<Option<Object>> {
-        self.0.get(of, namespace, name).await
     }
 
     async fn create(
@@ -276,39 +263,6 @@ impl Cluster for GrowingCluster {
             object["status"]["conditions"] = json!([holds("Established"), holds("NamesAccepted")]);
         }
         self.0.create(of, namespace, &Item::from_object(&object).unwrap()).await
-    }
-
-    async fn patch(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        door: Subresource,
-        patch: &Value,
-    ) -> cluster::Result<Object> {
-        self.0.patch(of, namespace, name, door, patch).await
-    }
-
-    async fn delete(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        uid: Option<&str>,
-    ) -> cluster::Result<()> {
-        self.0.delete(of, namespace, name, uid).await
-    }
-
-    fn watch(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<WatchEvent>> {
-        self.0.watch(of, query)
-    }
-
-    async fn exec(&self, exec: &Exec) -> cluster::Result<ExecOutcome> {
-        self.0.exec(exec).await
     }
 }
 

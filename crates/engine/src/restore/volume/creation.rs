@@ -27,7 +27,7 @@ use super::volume_progress::{
     ByteProgress, ProgressReportError, UnitProgress, VolumeCreation, VolumeCreationResult,
     VolumeProgressReporter,
 };
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::journal::VolumeRequested;
 use crate::report::error_text;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
@@ -47,7 +47,8 @@ const MAX_PROGRESS_ERRORS: u32 = 5;
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(20);
 /// Timeout of the cancel call to a plugin.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that the plugin then has for its final answer.
+/// Time that the plugin then has for its final answer. Shorter than the grace of a canceled backup: the plugin was asked
+/// to stop, and has nothing to complete.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// Plugins that create volumes, and the reporter of their progress.
@@ -281,9 +282,9 @@ impl<'a> VolumeRequest<'a> {
         };
         let done = CancellationToken::new();
         let call_and_journal = async {
-            failpoint::hit(Point::CreateVolume);
+            failpoint::hit(Failpoint::CreateVolume);
             let answer = self.call_plugin(snapshotter, deadline).await;
-            failpoint::hit(Point::VolumeCreated);
+            failpoint::hit(Failpoint::VolumeCreated);
             if let Some((journal, number)) = entry {
                 match &answer {
                     CreateResponse::Created(volume) => {

@@ -13,7 +13,7 @@ use super::super::Context;
 use super::super::action::CSI_PVC_ACTION;
 use super::super::action::csi::{self, CONTENTS, SNAPSHOT_GROUP, SNAPSHOTS};
 use super::error::{ClaimError, MissingSource};
-use crate::failpoint::{self, Point};
+use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
 use crate::operation::{Kind, Operation};
 use crate::resource::GroupResource;
@@ -148,7 +148,7 @@ pub(in crate::restore) async fn track_claim(
         now,
         timeout,
     ));
-    failpoint::hit(Point::ClaimWatched);
+    failpoint::hit(Failpoint::ClaimWatched);
 }
 
 /// True if a claim of the backup refers to a CSI snapshot; and true if it refers to a data upload.

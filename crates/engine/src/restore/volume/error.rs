@@ -22,9 +22,9 @@ const LEFTOVER_WARNING: &str = "an incomplete volume may be left over";
 pub(in crate::restore) enum VolumeError {
     /// Access to a directory of a node is a step towards control of the node.
     #[error(
-        "a volume of the type {0} is a directory of a node and is not created only because a \
-         claim refers to it; to create it, restore with `--include-cluster-resources` or name \
-         persistentvolumes in --include-resources"
+        "PersistentVolumes of type {0} give access to a directory of a node, so Bowline does not \
+         restore them as additional items; hint: add --include-cluster-resources, or \
+         persistentvolumes to --include-resources"
     )]
     NodePath(&'static str),
     #[error("{0}; {ALLOW_EMPTY_HINT}")]
@@ -60,11 +60,9 @@ pub(in crate::restore) enum MissingVolume {
 impl fmt::Display for MissingVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OtherClaim { claim } => write!(
-                f,
-                "the volume belongs to claim {claim}, and the backup has no copy of its data for \
-                 another claim"
-            ),
+            Self::OtherClaim { claim } => {
+                write!(f, "the volume is bound to claim {claim}, and its data is not in the backup")
+            }
             Self::NotRestored(error) => f.write_str(&error_text(&**error)),
         }
     }

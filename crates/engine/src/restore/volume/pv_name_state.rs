@@ -54,7 +54,7 @@ pub(in crate::restore) enum TerminationReason {
 /// Why the availability of a name is unknown, or the name does not become free.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::restore) enum PvNameError {
-    #[error("the cluster serves no {0}")]
+    #[error("the API server does not serve {0}")]
     NotServed(&'static str),
     #[error(transparent)]
     Cluster(#[from] cluster::Error),

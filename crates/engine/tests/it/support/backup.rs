@@ -16,6 +16,7 @@ use bowline_engine::backup::filter::namespaces::Namespace;
 use bowline_engine::backup::request::{Defaults, Facts, Lookup, Request, prepare};
 use bowline_engine::backup::{self, BackupOutcome, Options, Progress, Recovery};
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
+use bowline_engine::compression::CompressionMode;
 use bowline_engine::journal::InMemory;
 use bowline_engine::snapshotter::NoSnapshotters;
 use bowline_plugin::{BackupItemAction, BackupOutput, Encoded, Item, ResourceSelector};
@@ -109,6 +110,7 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
             block_workers: 2,
             scratch: std::env::temp_dir(),
             freeze_timeout: None,
+            compression: CompressionMode::default(),
         },
         progress: Arc::new(Progress::default()),
         journal: Arc::new(InMemory::default()),
@@ -146,7 +148,7 @@ pub(crate) async fn run_and_read_spec(cluster: Fake, spec: Value) -> FinishedBac
 }
 
 fn read(archive: &[u8]) -> Vec<(String, Value)> {
-    let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(archive));
+    let mut tar = tar::Archive::new(flate2::read::MultiGzDecoder::new(archive));
     let entries = tar.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
         let path = entry.path().unwrap().to_str().unwrap().to_owned();

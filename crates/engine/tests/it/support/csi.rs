@@ -173,7 +173,7 @@ fn with_kinds(mut all: Vec<Resource>, group: &str, version: &str, kind: &str) ->
     all
 }
 
-fn volume(name: &str, claim: &str) -> Value {
+pub(crate) fn volume(name: &str, claim: &str) -> Value {
     let mut volume = object("v1", "PersistentVolume", "", name);
     volume["spec"] = json!({
         "csi": {"driver": "disk.example.com", "volumeHandle": name},

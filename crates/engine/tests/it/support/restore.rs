@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_engine::cluster::Cluster;
-use bowline_engine::journal::{InMemory, Recovered};
+use bowline_engine::journal::{InMemory, RecoveredRun};
 use bowline_engine::restore::order::Priorities;
-use bowline_engine::restore::unpack::UnpackLimits;
 use bowline_engine::restore::volume::NoReporter;
 use bowline_engine::restore::{self, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::NoSnapshotters;
 use bowline_engine::testing::{ValidRestore, archive};
+use bowline_engine::unpack::UnpackLimits;
 use bowline_store::BackupName;
 use bowline_store::backend::Memory;
 use futures::stream;
@@ -67,7 +67,7 @@ pub(crate) async fn restore_with(
         options,
         progress,
         journal: Arc::new(InMemory::default()),
-        recovered: Recovered::default(),
+        recovered: RecoveredRun::default(),
         stop,
         cancel: CancellationToken::new(),
     };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::finalize;
-use bowline_engine::failpoint::{self, Point};
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_store::store::CommitOutcome;
 use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use crate::controllers::run::{BucketCause, BucketError, with_retries};
 use crate::error_text::status_message;
 
 /// Outcome of a backup.
-pub(super) struct Conclusion {
+pub(super) struct CommitResult {
     pub(super) status: BackupStatus,
     pub(super) recorded: RecordState,
     /// Refusal of the record by the bucket, if it refuses. This may be temporary.
@@ -39,10 +39,10 @@ pub(super) async fn commit(
     store: &BackupStore,
     backup: &Backup,
     status: &BackupStatus,
-) -> Result<Conclusion, RunError> {
+) -> Result<CommitResult, RunError> {
     let end = finalize::completed_status(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
-    failpoint::hit(Point::Commit);
+    failpoint::hit(Failpoint::Commit);
     // An attempt without an answer may have written it, whatever the next ones return.
     let is_unclear = AtomicBool::new(false);
     let committed = with_retries(|| async {
@@ -53,14 +53,14 @@ pub(super) async fn commit(
         committed
     });
     let committed = committed.await;
-    failpoint::hit(Point::Committed);
+    failpoint::hit(Failpoint::Committed);
     let error = match committed {
         Ok(CommitOutcome::AlreadyCommitted(found)) => {
             let status = found.status.unwrap_or(end);
-            return Ok(Conclusion { status, recorded: RecordState::Yes, refusal: None });
+            return Ok(CommitResult { status, recorded: RecordState::Yes, refusal: None });
         }
         Ok(CommitOutcome::Created(_) | CommitOutcome::Replaced) => {
-            return Ok(Conclusion { status: end, recorded: RecordState::Yes, refusal: None });
+            return Ok(CommitResult { status: end, recorded: RecordState::Yes, refusal: None });
         }
         Err(error) if error.is_retryable() => {
             return Err(commit_unknown(error));
@@ -71,7 +71,7 @@ pub(super) async fn commit(
     let (explanation, recorded) =
         match store.backup(&name).await.map(|found| recover::terminal_status(backup, found)) {
             Ok(Some(status)) => {
-                return Ok(Conclusion { status, recorded: RecordState::Yes, refusal: None });
+                return Ok(CommitResult { status, recorded: RecordState::Yes, refusal: None });
             }
             Ok(None) if !is_unclear.into_inner() => (
                 "the backup is not in the bucket, because velero-backup.json cannot be written",
@@ -85,7 +85,7 @@ pub(super) async fn commit(
         };
     let status = status.failed(format!("{explanation}: {}", status_message(&error)));
     let refusal = BucketFailure::of_write(&error).is_some().then_some(error);
-    Ok(Conclusion { status, recorded, refusal })
+    Ok(CommitResult { status, recorded, refusal })
 }
 
 /// Error for a commit whose outcome the bucket has to be asked for.

@@ -91,7 +91,7 @@ impl BackupRun<'_> {
         }
         let cluster = self.cluster();
         let leftovers = match SnapshotApi::discover(&*cluster, self.run_ref()).await {
-            Ok(Some(reach)) => csi::release(&reach, &retained).await,
+            Ok(Some(api)) => csi::release(&api, &retained).await,
             Ok(None) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -133,7 +133,7 @@ pub(super) async fn delete_csi_snapshots(
     tracing::info!(snapshots = targets.len(), "deleting CSI snapshots of the backup");
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let reason = match SnapshotApi::discover(&cluster, run_ref).await {
-        Ok(Some(reach)) => return csi::discard_and_report(&reach, targets, report).await,
+        Ok(Some(api)) => return csi::discard_and_report(&api, targets, report).await,
         Ok(None) => NOT_SERVED.to_owned(),
         Err(error) => error.to_string(),
     };

@@ -126,7 +126,10 @@ async fn defaults(context: &Context) -> Defaults {
     let options = &context.options;
     let version = context.client.apiserver_version().await.map_or_else(
         |error| {
-            tracing::warn!("the version of the cluster is not known: {}", status_message(&error));
+            tracing::warn!(
+                "cannot determine the version of the cluster: {}",
+                status_message(&error)
+            );
             ClusterVersion::default()
         },
         |info| ClusterVersion {

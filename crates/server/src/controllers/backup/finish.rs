@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_api::Backup;
 use bowline_engine::backup::csi::{self, Target};
 use bowline_engine::backup::{Progress, Recovery, finalize, replace, snapshot};
-use bowline_engine::failpoint::{self, Point};
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_engine::operation::Operation;
 use bowline_engine::report::{Report, ReportSubject};
 use bowline_plugin::ResourceIdentifier;
@@ -15,7 +15,7 @@ use bowline_store::file::{BackupVolumeInfo, BowlineBackupInfo, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
-use super::commit::{Conclusion, RecordState, commit, commit_unknown};
+use super::commit::{CommitResult, RecordState, commit, commit_unknown};
 use super::csi::without_failed;
 use super::volumes::SnapshotResources;
 use super::wait::{FileContents, LoadedOperations, file_contents};
@@ -32,16 +32,16 @@ impl BackupRun<'_> {
     pub(super) async fn finish(&self) -> Result<NextStage, RunError> {
         let store =
             match self.wait_for_bucket(recover::commit_state(self.context, &self.object)).await? {
-                recover::CommitState::Yes(status) => {
+                recover::CommitState::Committed(status) => {
                     // The files exist, and so may the objects of its snapshots.
                     let store = recover::open_store(self.context, &self.object).await?;
                     self.release_csi(&store).await?;
                     return Ok(NextStage::Finished(status));
                 }
-                recover::CommitState::No(store) => store,
+                recover::CommitState::Uncommitted(store) => store,
             };
         if self.resources.cancel.is_cancelled() && !self.object_exists().await? {
-            self.delete_recorded_leftovers(&store).await?;
+            self.delete_listed_leftovers(&store).await?;
             return Ok(NextStage::ObjectGone);
         }
         let LoadedOperations { mut operations, own, report, unreadable } =
@@ -54,7 +54,7 @@ impl BackupRun<'_> {
         let items = without_failed(replace::items_of(&operations), &operations, &infos);
         if !items.is_empty() && !self.resources.cancel.is_cancelled() {
             self.store_items_again(&store, items, &report).await?;
-            failpoint::hit(Point::ArchiveReplaced);
+            failpoint::hit(Failpoint::ArchiveReplaced);
         }
         // Read once: a later cancellation has no effect.
         let is_canceled = self.resources.cancel.is_cancelled();
@@ -71,14 +71,14 @@ impl BackupRun<'_> {
             let reason = format!("cannot write the results: {}{leftovers}", status_message(&error));
             return Ok(NextStage::finished(status.failed(reason)));
         }
-        failpoint::hit(Point::ResultsWritten);
+        failpoint::hit(Failpoint::ResultsWritten);
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status_with_results(&status) } else { status };
         let unknown = || commit_unknown(BucketCause::Canceled(Backup::NOUN));
         let committing = commit(&store, &self.object, &status);
-        let conclusion =
+        let result =
             with_cancel_grace(&self.resources.cancel, committing, || Err(unknown())).await?;
-        let Conclusion { mut status, recorded, refusal } = conclusion;
+        let CommitResult { mut status, recorded, refusal } = result;
         if let Some(refusal) = refusal {
             return Err(RunError::of_bucket::<Backup>(BucketFailure::WriteRefused, refusal));
         }
@@ -141,7 +141,7 @@ impl BackupRun<'_> {
         };
         let kept_operations: Vec<Operation> =
             operations.iter().filter(|one| is_kept(&one.item.name)).cloned().collect();
-        let own = own.map(|own| finalize::own_file(&kept_operations, own.freeze_windows));
+        let own = own.map(|own| finalize::bowline_info(&kept_operations, own.freeze_windows));
         let written = retry_bucket_call(&self.resources.cancel, || async {
             if let Some(own) = &own {
                 store.put(&self.name, own).await?;
@@ -155,7 +155,7 @@ impl BackupRun<'_> {
             store.put(&self.name, &shown).await
         });
         written.await.map_err(RunError::of_write::<Backup>)?;
-        failpoint::hit(Point::VolumesSettled);
+        failpoint::hit(Failpoint::VolumesSettled);
         Ok(())
     }
 
@@ -169,23 +169,25 @@ impl BackupRun<'_> {
         let request = match self.prepare_request().await? {
             Ok((request, _)) => request,
             Err(errors) => {
-                let text = format!("items that operations changed are not stored again: {errors}");
+                let text = format!("cannot back up items again that operations updated: {errors}");
                 report.error(ReportSubject::Run, text);
                 return Ok(());
             }
         };
         let progress = Arc::new(Progress::default());
-        let run = self.engine_run(request, store.clone(), Recovery::default(), progress);
+        let run = self.build_engine_input(request, store.clone(), Recovery::default(), progress);
         let journaled_items = self.journaled_items.lock().clone();
         let replaced =
             Box::pin(replace::run(run, &items, &journaled_items, Timestamp::now())).await;
         let (errors, warnings) = replaced.report.messages();
         report.append(errors, warnings);
         match replaced.outcome {
-            Ok(count) => tracing::info!(items = count, "items were stored again"),
+            Ok(count) => {
+                tracing::info!(items = count, "backed up items again that operations updated")
+            }
             Err(fatal) => {
                 let reason = fatal.error_chain();
-                let text = format!("items that operations changed are not stored again: {reason}");
+                let text = format!("cannot back up items again that operations updated: {reason}");
                 report.error(ReportSubject::Run, text);
             }
         }

@@ -7,11 +7,12 @@ use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::csi::{Leftovers, ReadinessWatch};
 use bowline_engine::backup::request::Request;
 use bowline_engine::backup::{
-    self, BackupOutcome, Fatal, Progress, Recovery, UploadError, finalize, replace,
+    self, BackupOutcome, FatalError, Progress, Recovery, UploadError, finalize, replace,
 };
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::{self, Recovered};
+use bowline_engine::compression::CompressionMode;
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::{self, RecoveredRun};
 use bowline_engine::operation::Operation;
 use bowline_engine::phase::Stage;
 use bowline_engine::report::Report;
@@ -46,17 +47,20 @@ const LIST_CONNECTIONS: usize = 4;
 impl BackupRun<'_> {
     /// Resumes a backup whose server ended while it was in progress: first thaws pods that may be frozen, which needs
     /// no bucket.
-    pub(super) async fn resume(&self, recovered: Recovered) -> Result<NextStage, RunError> {
+    pub(super) async fn resume_items(
+        &self,
+        recovered: RecoveredRun,
+    ) -> Result<NextStage, RunError> {
         let report = Report::default();
         let cluster = self.cluster();
-        self.resources.thaw(self.context, &*cluster, &self.object, &report).await;
+        self.resources.thaw_own_pods(self.context, &*cluster, &self.object, &report).await;
         let committed_check =
             self.wait_for_bucket(recover::commit_state(self.context, &self.object));
         let committed_check =
             wait_for_first_answer(self.context, self.resources.uid.as_str(), committed_check);
         let store = match Box::pin(committed_check).await {
-            Ok(recover::CommitState::Yes(status)) => return Ok(NextStage::Finished(status)),
-            Ok(recover::CommitState::No(store)) => store,
+            Ok(recover::CommitState::Committed(status)) => return Ok(NextStage::Finished(status)),
+            Ok(recover::CommitState::Uncommitted(store)) => store,
             Err(error) => {
                 let failed = Err(error);
                 return self.handle_bucket_failure(Stage::Items, failed, Some(&recovered)).await;
@@ -65,13 +69,13 @@ impl BackupRun<'_> {
         self.resources.journal_bucket_back(self.context).await;
         if recovered.attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
-            return Box::pin(self.end_given_up(reason, &recovered, &store)).await;
+            return Box::pin(self.end_unresumed(reason, &recovered, &store)).await;
         }
         let (request, scope) = match self.prepare_request().await? {
             Ok(request) => request,
             Err(errors) => {
                 let reason = format!("the backup is no longer valid: {errors}");
-                return Box::pin(self.end_given_up(reason, &recovered, &store)).await;
+                return Box::pin(self.end_unresumed(reason, &recovered, &store)).await;
             }
         };
         let guard = register_run(self.context, &self.object, &scope)?;
@@ -86,14 +90,14 @@ impl BackupRun<'_> {
     }
 
     /// Ends a backup that is not resumed: the operations that it has started are canceled.
-    async fn end_given_up(
+    async fn end_unresumed(
         &self,
         reason: String,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
         store: &BackupStore,
     ) -> Result<NextStage, RunError> {
         let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let mut outcome = BackupOutcome::abandoned(reason, recovered, self.timeout(), began);
+        let mut outcome = BackupOutcome::not_resumed(reason, recovered, self.timeout(), began);
         self.stop_operations(&mut outcome.operations).await;
         report_failed(&outcome.operations, &outcome.report);
         self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await;
@@ -118,7 +122,7 @@ impl BackupRun<'_> {
         match self.resources.journal_attempt().await {
             Err(error @ journal::Error::Full(_)) => {
                 let reason = format!("the backup cannot continue: {error}");
-                return Box::pin(self.end_given_up(reason, &recovery.recovered, &store)).await;
+                return Box::pin(self.end_unresumed(reason, &recovery.recovered, &store)).await;
             }
             journaled => journaled?,
         }
@@ -129,7 +133,7 @@ impl BackupRun<'_> {
             self.context.host.registry().unlisted(),
             &recovery.report,
         );
-        let (mut outcome, is_there) =
+        let (mut outcome, object_exists) =
             Box::pin(self.run_engine(request, store.clone(), recovery)).await;
         log_outcome(&outcome);
         if let Ok(archive) = &outcome.archive {
@@ -141,17 +145,17 @@ impl BackupRun<'_> {
         }
         let changed_items = replace::items_of(&outcome.operations);
         self.journaled_items.lock().extend(changed_items);
-        let is_there = is_there && self.object_exists().await?;
-        if is_there {
+        let object_exists = object_exists && self.object_exists().await?;
+        if object_exists {
             outcome = self.wait_if_bucket_lost(outcome, has_blocks, attempts).await?;
         }
-        let is_other = belongs_to_other_backup(&outcome);
+        let belongs_to_other = belongs_to_other_backup(&outcome);
         let mut csi_leftovers = None;
         match &outcome.archive {
-            _ if !is_there => {
+            _ if !object_exists => {
                 self.stop_operations(&mut outcome.operations).await;
                 let by_csi = outcome.csi_targets();
-                if is_other {
+                if belongs_to_other {
                     let snapshots =
                         self.delete_plugin_snapshots(outcome.snapshots, &outcome.report).await;
                     let by_csi = self.delete_csi_snapshots(&by_csi, &outcome.report).await;
@@ -164,7 +168,7 @@ impl BackupRun<'_> {
                 }
                 return Ok(NextStage::ObjectGone);
             }
-            Err(Fatal::Stopped) => return Ok(NextStage::HandedOver),
+            Err(FatalError::Stopped) => return Ok(NextStage::HandedOver),
             Err(_) => {
                 self.stop_operations(&mut outcome.operations).await;
                 report_failed(&outcome.operations, &outcome.report);
@@ -173,7 +177,7 @@ impl BackupRun<'_> {
                     Some(self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await);
                 // Those of a failed backup are deleted with its record; a backup that was canceled, or has no record,
                 // leaves none.
-                if is_other || matches!(outcome.archive, Err(Fatal::Canceled)) {
+                if belongs_to_other || matches!(outcome.archive, Err(FatalError::Canceled)) {
                     let snapshots = std::mem::take(&mut outcome.snapshots);
                     outcome.snapshots =
                         self.delete_plugin_snapshots(snapshots, &outcome.report).await;
@@ -182,17 +186,17 @@ impl BackupRun<'_> {
             Ok(_) => {}
         }
         let mut status = match &outcome.archive {
-            Err(Fatal::Canceled) => finalize::status(&self.object, &outcome).canceled(),
+            Err(FatalError::Canceled) => finalize::status(&self.object, &outcome).canceled(),
             _ => finalize::status(&self.object, &outcome),
         };
         if let Some(leftovers) = csi_leftovers {
-            if is_other {
+            if belongs_to_other {
                 // There will be no results file to report this in.
                 status
                     .failure_reason
                     .push_str(&leftover_snapshots_message(&outcome.snapshots, &leftovers));
                 if has_leftovers(&outcome.snapshots, &leftovers) {
-                    self.resources.journal_abandoned(Stage::Items).await;
+                    self.resources.journal_end_without_bucket(Stage::Items).await;
                 }
             }
             // A snapshot that was taken and deleted again is not one that a deletion has to find.
@@ -218,7 +222,7 @@ impl BackupRun<'_> {
         match (decision, outcome.archive) {
             (
                 BucketDecision::Retry,
-                Err(Fatal::Upload(UploadError::Store(error)) | Fatal::ReadBucket(error)),
+                Err(FatalError::Upload(UploadError::Store(error)) | FatalError::ReadBucket(error)),
             ) => Err(RunError::of_bucket::<Backup>(failure, error)),
             (_, archive) => Ok(BackupOutcome { archive, ..outcome }),
         }
@@ -238,7 +242,7 @@ impl BackupRun<'_> {
     }
 
     /// Environment of the engine.
-    pub(super) fn engine_run(
+    pub(super) fn build_engine_input(
         &self,
         request: Request,
         store: BackupStore,
@@ -261,6 +265,7 @@ impl BackupRun<'_> {
                 block_workers: context.options.item_block_worker_count.max(1),
                 scratch: context.options.scratch_dir.clone(),
                 freeze_timeout: Some(context.options.freeze_timeout),
+                compression: CompressionMode::default(),
             },
             progress,
             journal: Arc::clone(&resources.journal) as _,
@@ -278,7 +283,7 @@ impl BackupRun<'_> {
         recovery: Recovery,
     ) -> (BackupOutcome, bool) {
         let progress = Arc::new(Progress::default());
-        let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
+        let run = self.build_engine_input(request, store, recovery, Arc::clone(&progress));
         let items = || ItemProgress {
             done: progress.backed_up(),
             total: progress.total(),
@@ -328,7 +333,7 @@ impl BackupRun<'_> {
             return self.end_without_files(&status, outcome, &reason).await;
         }
         self.resources.journal_bucket_back(self.context).await;
-        failpoint::hit(Point::FilesWritten);
+        failpoint::hit(Failpoint::FilesWritten);
         if outcome.archive.is_err() {
             let committing = self.wait_for_bucket(commit(store, &self.object, &status)).await;
             let failure = committing.as_ref().err().and_then(RunError::bucket_failure);
@@ -349,7 +354,7 @@ impl BackupRun<'_> {
         }
         // From here on, any server that finds the Backup can end it.
         let shown = with_retries(|| self.write_status(&status)).await?;
-        failpoint::hit(Point::BackupCollected);
+        failpoint::hit(Failpoint::BackupCollected);
         if let Some(backup) = shown {
             return Ok(NextStage::Continue(Box::new(backup)));
         }
@@ -371,12 +376,12 @@ impl BackupRun<'_> {
             self.delete_plugin_snapshots(outcome.snapshots.clone(), &outcome.report).await;
         let by_csi = self.delete_csi_snapshots(&outcome.csi_targets(), &outcome.report).await;
         if has_leftovers(&snapshots, &by_csi) {
-            self.resources.journal_abandoned(Stage::Items).await;
+            self.resources.journal_end_without_bucket(Stage::Items).await;
         }
         // There is no other place to report this.
         let leftovers = leftover_snapshots_message(&snapshots, &by_csi);
         let reason = format!("cannot write the files of the backup: {reason}{leftovers}");
-        let is_cancel_reported = matches!(outcome.archive, Err(Fatal::Canceled));
+        let is_cancel_reported = matches!(outcome.archive, Err(FatalError::Canceled));
         if self.is_canceled() && !is_cancel_reported {
             return Ok(NextStage::finished(status.canceled().failed(reason)));
         }
@@ -436,8 +441,10 @@ fn lost_bucket(
     has_blocks: bool,
 ) -> Option<(BucketFailure, &bowline_store::Error)> {
     let (failure, error) = match &outcome.archive {
-        Err(Fatal::Upload(UploadError::Store(error))) => (BucketFailure::of_write(error), error),
-        Err(Fatal::ReadBucket(error)) if has_blocks => (BucketFailure::of_read(error), error),
+        Err(FatalError::Upload(UploadError::Store(error))) => {
+            (BucketFailure::of_write(error), error)
+        }
+        Err(FatalError::ReadBucket(error)) if has_blocks => (BucketFailure::of_read(error), error),
         _ => return None,
     };
     Some((failure?, error))
@@ -446,7 +453,7 @@ fn lost_bucket(
 /// True if the files in the bucket under this name belong, or may belong, to another backup, and so must not be
 /// touched.
 fn belongs_to_other_backup(outcome: &BackupOutcome) -> bool {
-    matches!(outcome.archive, Err(Fatal::Exists | Fatal::ReadBucket(_)))
+    matches!(outcome.archive, Err(FatalError::Exists | FatalError::ReadBucket(_)))
 }
 
 /// Logs the outcome. The counts come from the report.
@@ -470,8 +477,8 @@ fn log_outcome(outcome: &BackupOutcome) {
 }
 
 /// True if an incomplete backup has not failed, but is resumed later.
-fn is_resumed_later(fatal: &Fatal) -> bool {
-    matches!(fatal, Fatal::Stopped)
+fn is_resumed_later(fatal: &FatalError) -> bool {
+    matches!(fatal, FatalError::Stopped)
 }
 
 #[cfg(test)]
@@ -480,16 +487,16 @@ mod tests {
 
     #[test]
     fn resumable_backup_is_not_logged_as_an_error() {
-        assert!(is_resumed_later(&Fatal::Stopped));
-        assert!(!is_resumed_later(&Fatal::Canceled));
-        assert!(!is_resumed_later(&Fatal::Abandoned("no".to_owned())));
+        assert!(is_resumed_later(&FatalError::Stopped));
+        assert!(!is_resumed_later(&FatalError::Canceled));
+        assert!(!is_resumed_later(&FatalError::NotResumed("no".to_owned())));
     }
 
     #[test]
     fn resumed_backup_waits_for_a_bucket_that_cannot_be_read() {
-        let recovered = Recovered::default();
+        let recovered = RecoveredRun::default();
         let unreadable = || {
-            let mut outcome = BackupOutcome::abandoned(
+            let mut outcome = BackupOutcome::not_resumed(
                 String::new(),
                 &recovered,
                 Duration::ZERO,
@@ -498,7 +505,7 @@ mod tests {
             let source = bowline_plugin::Error::new(bowline_plugin::Code::Unavailable, "away");
             let (action, key) = ("read", "backups/b/velero-backup.json".to_owned());
             outcome.archive =
-                Err(Fatal::ReadBucket(bowline_store::Error::Backend { action, key, source }));
+                Err(FatalError::ReadBucket(bowline_store::Error::Backend { action, key, source }));
             outcome
         };
         let failure =

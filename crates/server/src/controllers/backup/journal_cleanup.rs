@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_api::{Backup, annotation};
 use bowline_engine::backup::{BackupOutcome, snapshot};
-use bowline_engine::journal::{Intent, Recovered, SnapshotIntent};
+use bowline_engine::journal::{Intent, RecoveredRun, SnapshotIntent};
 use bowline_engine::operation::record::RunRef;
 use bowline_engine::report::Report;
 use bowline_store::file::Snapshot;
@@ -19,7 +19,7 @@ use super::volumes::SnapshotResources;
 use crate::server::Context;
 
 /// Names of objects that a backup has created, according to its journal. Changes nothing.
-pub(in crate::controllers) fn created_objects(recovered: &Recovered) -> Vec<String> {
+pub(in crate::controllers) fn created_objects(recovered: &RecoveredRun) -> Vec<String> {
     let outcome = outcome_from_journal(recovered, Duration::ZERO);
     let by_csi = outcome.csi_targets().into_iter().map(|target| target.to_string());
     outcome.snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect()
@@ -29,7 +29,7 @@ pub(in crate::controllers) fn created_objects(recovered: &Recovered) -> Vec<Stri
 pub(in crate::controllers) async fn cancel_operations(
     context: &Context,
     backup: &Backup,
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
 ) {
     let timeout = context.options.default_item_operation_timeout;
     let mut operations = outcome_from_journal(recovered, timeout).operations;
@@ -43,7 +43,7 @@ pub(in crate::controllers) async fn cancel_operations(
 pub(in crate::controllers) async fn delete_created(
     context: &Context,
     backup: &Backup,
-    recovered: &Recovered,
+    recovered: &RecoveredRun,
 ) -> Vec<String> {
     let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
     let mut outcome =
@@ -65,8 +65,8 @@ pub(in crate::controllers) async fn delete_created(
     snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect()
 }
 
-fn outcome_from_journal(recovered: &Recovered, timeout: Duration) -> BackupOutcome {
-    BackupOutcome::abandoned(String::new(), recovered, timeout, Timestamp::now())
+fn outcome_from_journal(recovered: &RecoveredRun, timeout: Duration) -> BackupOutcome {
+    BackupOutcome::not_resumed(String::new(), recovered, timeout, Timestamp::now())
 }
 
 /// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. A
@@ -84,10 +84,10 @@ pub(in crate::controllers) async fn reclaim_one(
             tracing::info!("{} is in the backup and is kept", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Deleted => {
-            tracing::info!("{} is deleted, if it was created", in_flight_description(intent));
+            tracing::info!("deleted {}, if it existed", in_flight_description(intent));
         }
         snapshot::ReclaimOutcome::Unsupported => {
-            log_unclear(intent, "plugins of version 1 cannot search for snapshots");
+            log_unclear(intent, "v1 plugins cannot search for snapshots");
         }
     }
     Ok(())
@@ -137,10 +137,10 @@ mod tests {
         };
         let csi = CsiIntent { namespace: text("shop"), name: text("vs-2"), is_group: false };
         let intent = Intent { csi: Some(csi), ..Intent::default() };
-        let recovered = Recovered {
+        let recovered = RecoveredRun {
             finished: vec![finished],
             unfinished: vec![BlockStarted { intents: vec![intent], ..BlockStarted::default() }],
-            ..Recovered::default()
+            ..RecoveredRun::default()
         };
         assert_eq!(
             created_objects(&recovered),
@@ -150,6 +150,6 @@ mod tests {
                 "the VolumeSnapshot shop/vs-2",
             ]
         );
-        assert!(created_objects(&Recovered::default()).is_empty());
+        assert!(created_objects(&RecoveredRun::default()).is_empty());
     }
 }

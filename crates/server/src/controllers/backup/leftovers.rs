@@ -66,7 +66,7 @@ impl BackupRun<'_> {
     }
 
     /// Like [`Self::delete_leftovers`], with the snapshots that the bucket has on record.
-    pub(super) async fn delete_recorded_leftovers(
+    pub(super) async fn delete_listed_leftovers(
         &self,
         store: &BackupStore,
     ) -> Result<(), RunError> {

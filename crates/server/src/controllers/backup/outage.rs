@@ -1,7 +1,7 @@
 //! Backups whose buckets cannot be used end based on their journals. `run/outage.rs` decides when.
 
 use bowline_api::BackupStatus;
-use bowline_engine::journal::Recovered;
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::phase::Stage;
 use bowline_engine::report::Report;
 
@@ -14,10 +14,12 @@ impl BackupRun<'_> {
     pub(super) async fn resume_end(
         &self,
         stage: Stage,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage, RunError> {
         let cluster = self.cluster();
-        self.resources.thaw(self.context, &*cluster, &self.object, &Report::default()).await;
+        self.resources
+            .thaw_own_pods(self.context, &*cluster, &self.object, &Report::default())
+            .await;
         let end_reason =
             if self.is_canceled() { EndReason::Canceled } else { EndReason::Interrupted };
         self.end_from_journal(stage, end_reason, "", recovered).await
@@ -31,7 +33,7 @@ impl BackupRun<'_> {
         stage: Stage,
         end_reason: EndReason,
         failure: &str,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage, RunError> {
         let may_be_recorded = stage >= Stage::Finalizing;
         let leftovers = if may_be_recorded {
@@ -53,7 +55,7 @@ impl BackupRun<'_> {
             return Ok(NextStage::ObjectGone);
         }
         if !leftovers.is_empty() {
-            self.resources.journal_abandoned(stage).await;
+            self.resources.journal_end_without_bucket(stage).await;
         }
         let message =
             if may_be_recorded { kept_message(&leftovers) } else { leftovers_message(&leftovers) };

@@ -23,9 +23,9 @@ pub(super) async fn open_store(
 
 pub(super) enum CommitState {
     /// Ended, with this status.
-    Yes(Box<BackupStatus>),
+    Committed(Box<BackupStatus>),
     /// Not ended; its store.
-    No(BackupStore),
+    Uncommitted(BackupStore),
 }
 
 /// State of a backup according to the bucket.
@@ -47,8 +47,8 @@ pub(super) async fn commit_state(
         unknown(BucketFailure::of_read(&error).unwrap_or(BucketFailure::Refused), error)
     })?;
     Ok(match terminal_status(backup, record) {
-        Some(status) => CommitState::Yes(Box::new(status)),
-        None => CommitState::No(store),
+        Some(status) => CommitState::Committed(Box::new(status)),
+        None => CommitState::Uncommitted(store),
     })
 }
 

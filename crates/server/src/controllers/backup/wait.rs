@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::{finalize, snapshot};
-use bowline_engine::failpoint::{self, Point};
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_engine::operation::{Operation, OperationTable, record};
 use bowline_engine::phase::Stage;
 use bowline_engine::report::{Report, ReportSubject};
@@ -54,7 +54,7 @@ impl BackupRun<'_> {
         {
             FollowOutcome::Stopped => return Ok(NextStage::HandedOver),
             FollowOutcome::ObjectGone => {
-                self.delete_recorded_leftovers(store).await?;
+                self.delete_listed_leftovers(store).await?;
                 return Ok(NextStage::ObjectGone);
             }
             FollowOutcome::Finished => {}
@@ -63,7 +63,7 @@ impl BackupRun<'_> {
         resources.show(&operations).await;
         if self.resources.cancel.is_cancelled() && !self.object_exists().await? {
             // Nothing is written: a new Backup of the same name may have begun to write its own files.
-            self.delete_recorded_leftovers(store).await?;
+            self.delete_listed_leftovers(store).await?;
             return Ok(NextStage::ObjectGone);
         }
         report_failed(&operations, &report);
@@ -82,11 +82,11 @@ impl BackupRun<'_> {
             }
         };
         let shown = with_retries(|| self.write_status(&status)).await?;
-        failpoint::hit(Point::BackupFinalizing);
+        failpoint::hit(Failpoint::BackupFinalizing);
         if let Some(backup) = shown {
             return Ok(NextStage::Continue(Box::new(backup)));
         }
-        self.delete_recorded_leftovers(store).await?;
+        self.delete_listed_leftovers(store).await?;
         Ok(NextStage::ObjectGone)
     }
 
@@ -110,7 +110,7 @@ impl BackupRun<'_> {
                 unreadable.operations = true;
                 report.error(
                     ReportSubject::Run,
-                    format!("the operations of the backup are not known: {reason}"),
+                    format!("cannot read the operations file of the backup: {reason}"),
                 );
                 Vec::new()
             }
@@ -129,8 +129,7 @@ impl BackupRun<'_> {
             FileContents::Absent => BowlineBackupInfo::default(),
             FileContents::Unreadable(reason) => {
                 unreadable.own = true;
-                let text =
-                    format!("the state of the snapshots of the backup is not known: {reason}");
+                let text = format!("cannot read the state of the snapshots: {reason}");
                 report.error(ReportSubject::Run, text);
                 BowlineBackupInfo::default()
             }
@@ -154,7 +153,7 @@ impl BackupRun<'_> {
     ) -> Result<BackupStatus, bowline_store::Error> {
         let store = publisher.store;
         retry_bucket_call(&self.resources.cancel, || publisher.write(operations)).await?;
-        failpoint::hit(Point::OperationsWritten);
+        failpoint::hit(Failpoint::OperationsWritten);
         let mut status = self.status();
         status.count_operations(operations);
         self.add_results(store, report, &mut status).await?;
@@ -209,11 +208,11 @@ impl BackupOperationPublisher<'_> {
     async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
         let Self { run, store, unreadable, .. } = self;
         if !unreadable.operations {
-            store.put(&run.name, &finalize::records(operations, run.run_ref())).await?;
+            store.put(&run.name, &finalize::operation_records(operations, run.run_ref())).await?;
         }
         let has_volumes = operations.iter().any(|operation| operation.kind.is_of_volume());
         if has_volumes && !unreadable.own {
-            let own = finalize::own_file(operations, self.freezes.clone());
+            let own = finalize::bowline_info(operations, self.freezes.clone());
             store.put(&run.name, &own).await?;
         }
         Ok(())

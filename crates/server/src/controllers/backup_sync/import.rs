@@ -15,7 +15,7 @@ use crate::patch::truncate_to_second;
 /// Minimum time for which a backup is kept after its import. Its record contains the expiry, and anyone who can write
 /// to a bucket writes records: without this minimum, a planted record would cause deletions within a minute, before
 /// anyone has seen it. Nor should a backup that has outlived its expiry in a bucket, which may be the last one there
-/// is, be deleted the moment that a new cluster finds it. See docs/decisions/032-what-a-bucket-may-do.md.
+/// is, be deleted the moment that a new cluster finds it. See docs/decisions/032-trust-in-buckets.md.
 pub(super) const GRACE: Duration = Duration::from_hours(24);
 
 const OWN_ANNOTATIONS_PREFIX: &str = "bowline.io/";
@@ -60,7 +60,7 @@ impl fmt::Display for SkipReason {
                 f.write_str("a Backup of the same name was created meanwhile")
             }
             Self::NotTerminal(Some(phase)) => {
-                write!(f, "the phase {:?} is not a final one", phase.to_string())
+                write!(f, "phase {:?} is not final", phase.to_string())
             }
             Self::NotTerminal(None) => write!(f, "the backup has no phase"),
         }

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 
 use super::CleanupError;
 use crate::controllers::lookup::{OpenError, bucket_identity, lookup, open};
-use crate::journal::Orphan;
+use crate::journal::ListedJournal;
 use crate::server::Context;
 
 /// Bucket of the run of a journal.
@@ -36,13 +36,17 @@ pub(super) enum BucketAway {
 /// Reason why the bucket that a run used is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnknownBucket {
-    #[error("the storage location does not exist any more")]
+    #[error("the storage location no longer exists")]
     LocationGone,
     #[error("storage location {location} was {used} when the run started and is {now} now")]
     Moved { location: String, used: String, now: String },
 }
 
-pub(super) async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
+pub(super) async fn open_bucket(
+    context: &Context,
+    journal: &ListedJournal,
+    name: &str,
+) -> RunBucket {
     let gone = || RunBucket::Unknown(UnknownBucket::LocationGone);
     if name.is_empty() {
         return gone();

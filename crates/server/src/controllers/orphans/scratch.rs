@@ -15,7 +15,7 @@ use super::{CleanupError, DAY, MAX_LOGGED_LEFTOVERS};
 use crate::controllers::bucket_wait::elapsed;
 use crate::error_text::status_message;
 use crate::events::Milestone;
-use crate::journal::Orphan;
+use crate::journal::{JournalId, ListedJournal};
 use crate::server::Context;
 
 /// Number of attempts to delete files that the bucket refuses to delete.
@@ -61,14 +61,14 @@ pub(super) enum Remaining {
 
 /// Removes the scratch files of a run that has ended, if its bucket is known. Fails while another attempt may succeed.
 pub(super) async fn delete_scratch(
-    journal: &Orphan,
+    journal: &ListedJournal,
     bucket: &RunBucket,
     attempts: &mut ScratchAttempts,
     now: Timestamp,
 ) -> Result<ScratchOutcome, CleanupError> {
     match bucket {
         RunBucket::Same(store) => {
-            let Err(error) = store.delete_scratch(&journal.run).await else {
+            let Err(error) = store.delete_scratch(&journal.id.run).await else {
                 return Ok(ScratchOutcome::Done);
             };
             // A bucket that cannot be read is away. One that can be read and deletes nothing will hardly change.
@@ -89,28 +89,28 @@ pub(super) async fn delete_scratch(
             Ok(ScratchOutcome::GivenUp { error, remaining })
         }
         RunBucket::Unknown(reason) => {
-            let Orphan { kind, name, .. } = journal;
+            let JournalId { kind, name, .. } = &journal.id;
             tracing::warn!("files of the {kind} {name} may be left over: {reason}");
             Ok(ScratchOutcome::Done)
         }
     }
 }
 
-async fn find_remaining(store: &BackupStore, journal: &Orphan) -> Remaining {
-    match store.scratch_keys(&journal.run).await {
+async fn find_remaining(store: &BackupStore, journal: &ListedJournal) -> Remaining {
+    match store.scratch_keys(&journal.id.run).await {
         Ok(keys) => Remaining::Keys(keys),
-        Err(_) => Remaining::Folder(store.scratch_folder(&journal.run)),
+        Err(_) => Remaining::Folder(store.scratch_folder(&journal.id.run)),
     }
 }
 
 /// Reports scratch files that were given up: in the log, and by an Event of the run if its object still exists.
 pub(super) async fn report_remaining(
     context: &Context,
-    journal: &Orphan,
+    journal: &ListedJournal,
     error: &CleanupError,
     remaining: &Remaining,
 ) {
-    let Orphan { run, kind, name, .. } = journal;
+    let JournalId { run, kind, name } = &journal.id;
     match remaining {
         Remaining::Keys(keys) => {
             for key in keys.iter().take(MAX_LOGGED_LEFTOVERS) {
@@ -118,7 +118,7 @@ pub(super) async fn report_remaining(
             }
             tracing::error!(
                 left = keys.len(),
-                "scratch files of the {kind} {name} stay: {}",
+                "cannot delete scratch files of the {kind} {name}: {}",
                 status_message(error)
             );
         }
@@ -157,11 +157,14 @@ mod tests {
     use super::*;
     use crate::controllers::lookup::OpenError;
 
-    fn orphan() -> Orphan {
-        Orphan {
-            run: RunUid::new("0a-1b").unwrap(),
-            kind: "Backup".to_owned(),
-            name: "b".to_owned(),
+    fn listed_journal() -> ListedJournal {
+        ListedJournal {
+            id: JournalId {
+                run: RunUid::new("0a-1b").unwrap(),
+                kind: "Backup".to_owned(),
+                name: "b".to_owned(),
+            },
+            fingerprint: 0,
             location: Some("main".to_owned()),
             bucket: None,
         }
@@ -176,7 +179,7 @@ mod tests {
         let memory = Memory::with_bucket("b")
             .failing(move |call, _| (call == failing).then(|| Error::new(code, "denied")));
         let store = BackupStore::new(Arc::new(memory), "b", &Prefix::default());
-        store.put_scratch(&orphan().run, 0, "1".into()).await.unwrap();
+        store.put_scratch(&listed_journal().id.run, 0, "1".into()).await.unwrap();
         RunBucket::Same(store)
     }
 
@@ -185,9 +188,9 @@ mod tests {
         let bucket = bucket(StoreCall::Delete, Code::PermissionDenied).await;
         let mut attempts = ScratchAttempts::default();
         for _ in 1..MAX_REFUSALS {
-            delete_scratch(&orphan(), &bucket, &mut attempts, at(0)).await.unwrap_err();
+            delete_scratch(&listed_journal(), &bucket, &mut attempts, at(0)).await.unwrap_err();
         }
-        let outcome = delete_scratch(&orphan(), &bucket, &mut attempts, at(0)).await;
+        let outcome = delete_scratch(&listed_journal(), &bucket, &mut attempts, at(0)).await;
         let outcome = outcome.expect("the journal is kept for a scratch file");
         let ScratchOutcome::GivenUp { error, remaining: Remaining::Keys(keys) } = outcome else {
             panic!("{outcome:?}");
@@ -204,10 +207,13 @@ mod tests {
         for bucket in [away, slow, locked] {
             let mut attempts = ScratchAttempts::default();
             for hour in 0..24 {
-                let kept = delete_scratch(&orphan(), &bucket, &mut attempts, at(hour * 3600)).await;
+                let kept =
+                    delete_scratch(&listed_journal(), &bucket, &mut attempts, at(hour * 3600))
+                        .await;
                 kept.expect_err("the bucket may answer later");
             }
-            let outcome = delete_scratch(&orphan(), &bucket, &mut attempts, at(86_400)).await;
+            let outcome =
+                delete_scratch(&listed_journal(), &bucket, &mut attempts, at(86_400)).await;
             assert!(matches!(outcome, Ok(ScratchOutcome::GivenUp { .. })), "{outcome:?}");
         }
     }

@@ -39,8 +39,8 @@ fn at(second: i64) -> Timestamp {
 
 #[test]
 fn a_journal_that_stays_is_reported_once_a_day_however_often_cleanup_is_retried() {
-    let mut stay = Stay::default();
-    let reports = (0..=3 * 8640).filter(|round| stay.is_report_due(at(round * 10))).count();
+    let mut kept = KeptJournal::default();
+    let reports = (0..=3 * 8640).filter(|round| kept.is_report_due(at(round * 10))).count();
     assert_eq!(reports, 4, "at the beginning and after 24, 48 and 72 hours");
 }
 
@@ -51,21 +51,24 @@ fn intent(request: &str) -> Intent {
 
 #[test]
 fn a_snapshot_in_flight_is_given_up_a_day_after_its_own_first_failure() {
-    let mut stay = Stay::default();
+    let mut kept = KeptJournal::default();
     let (early, late) = (intent("early"), intent("late"));
     for round in 0..8640 {
-        assert!(!stay.gives_up(&early, at(round * 10)), "after {round} rounds");
+        assert!(!kept.gives_up(&early, at(round * 10)), "after {round} rounds");
     }
-    assert!(!stay.gives_up(&late, at(86_399)));
-    assert!(stay.gives_up(&early, at(86_400)));
-    assert!(!stay.gives_up(&late, at(86_400)), "it has failed for a second");
+    assert!(!kept.gives_up(&late, at(86_399)));
+    assert!(kept.gives_up(&early, at(86_400)));
+    assert!(!kept.gives_up(&late, at(86_400)), "it has failed for a second");
 }
 
-fn orphan(bucket: Option<&str>) -> Orphan {
-    Orphan {
-        run: RunUid::new("0a-1b").unwrap(),
-        kind: "Backup".to_owned(),
-        name: "b".to_owned(),
+fn listed_journal(bucket: Option<&str>) -> ListedJournal {
+    ListedJournal {
+        id: JournalId {
+            run: RunUid::new("0a-1b").unwrap(),
+            kind: "Backup".to_owned(),
+            name: "b".to_owned(),
+        },
+        fingerprint: 0,
         location: Some("main".to_owned()),
         bucket: bucket.map(str::to_owned),
     }
@@ -73,11 +76,11 @@ fn orphan(bucket: Option<&str>) -> Orphan {
 
 #[test]
 fn a_run_whose_backup_is_gone_has_its_files_where_the_journal_says() {
-    let backup = backup_or_stand_in(None, "velero", &orphan(None));
+    let backup = backup_or_placeholder(None, "velero", &listed_journal(None));
     assert_eq!(backup.spec.storage_location, "main");
     let mut other = Backup::default();
     other.spec.storage_location = "other".to_owned();
-    let backup = backup_or_stand_in(Some(Box::new(other)), "velero", &orphan(None));
+    let backup = backup_or_placeholder(Some(Box::new(other)), "velero", &listed_journal(None));
     assert_eq!(backup.spec.storage_location, "other");
 }
 
@@ -111,7 +114,7 @@ fn store() -> BackupStore {
 }
 
 fn backup(phase: BackupPhase) -> Backup {
-    let mut backup = placeholder_backup("velero", &orphan(None));
+    let mut backup = placeholder_backup("velero", &listed_journal(None));
     backup.status.get_or_insert_default().phase = Some(phase);
     backup
 }
@@ -145,7 +148,7 @@ async fn snapshots_of_a_complete_backup_are_unknown_without_its_files() {
         recorded(&store, &whole, &other).await.expect_err("the record is another backup's");
     }
     // The Backup is gone, but the record shows that it was complete.
-    let (store, gone) = (store(), placeholder_backup("velero", &orphan(None)));
+    let (store, gone) = (store(), placeholder_backup("velero", &listed_journal(None)));
     assert_eq!(recorded(&store, &gone, &run).await.unwrap(), Vec::new());
     store.commit(&backup(BackupPhase::Completed)).await.unwrap();
     recorded(&store, &gone, &run).await.expect_err("the list is missing");
@@ -158,7 +161,8 @@ async fn snapshots_of_a_complete_backup_are_unknown_without_its_files() {
 
 #[tokio::test]
 async fn a_snapshot_is_given_up_with_its_location_and_not_for_a_bucket_that_is_away() {
-    let (run, gone) = (RunUid::new("0a-1b").unwrap(), placeholder_backup("velero", &orphan(None)));
+    let (run, gone) =
+        (RunUid::new("0a-1b").unwrap(), placeholder_backup("velero", &listed_journal(None)));
     let unknown = RunBucket::Unknown(UnknownBucket::LocationGone);
     recorded_in(&unknown, &gone, &run).await.expect("each snapshot has its day").unwrap_err();
     let away = RunBucket::Away(Arc::new(BucketAway::Open(OpenError::Missing)));
@@ -177,14 +181,14 @@ fn volumes_of_a_restore_are_left_over_unless_a_persistent_volume_uses_them() {
             |volume: Option<&str>| VolumeAnswered { volume: volume.map(text), block: begun.block };
         VolumeRequest { ended: answer.map(ended), started: begun }
     };
-    let recovered = Recovered {
+    let recovered = RecoveredRun {
         volumes: vec![
             volume("pv-used", Some(Some("vol-1"))),
             volume("pv-unused", Some(Some("vol-2"))),
             volume("pv-refused", Some(None)),
             volume("pv-unanswered", None),
         ],
-        ..Recovered::default()
+        ..RecoveredRun::default()
     };
     let left = unused_volumes(&recovered, &BTreeSet::from(["pv-used"]));
     assert_eq!(left.len(), 2, "{left:?}");

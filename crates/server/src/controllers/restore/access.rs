@@ -217,9 +217,9 @@ fn refusal_message(targets: Option<&[String]>) -> String {
         }
     };
     format!(
-        "the server may create nothing that could be restored, neither in {where_text} nor \
-         cluster-scoped objects; it was probably installed with the profile `{}`; to restore, run \
-         `bowline install --profile {}` with the flags of the first installation",
+        "the server has no permission to create objects in {where_text}, or cluster-scoped \
+         objects; hint: the server was probably installed with `--profile={}`; run `bowline \
+         install --profile={}` with all flags of the last installation",
         Profile::BackupOnly,
         Profile::Full
     )

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bowline_api::{Restore, RestoreStatus};
 use bowline_engine::cluster::{ApiServer, Cluster};
 use bowline_engine::csi::plugin_name;
-use bowline_engine::failpoint::{self, Point};
+use bowline_engine::failpoint::{self, Failpoint};
 use bowline_engine::operation::{Operation, OperationClient, OperationFailure, State};
 use bowline_engine::resource::Resources;
 use bowline_engine::restore::action::CSI_PVC_ACTION;
@@ -46,7 +46,7 @@ impl RestoreOperationClients {
     }
 
     fn claims(&self) -> Result<&ClaimTracker> {
-        let unknown = || Error::new(Code::Unavailable, "the state of claims is not known");
+        let unknown = || Error::new(Code::Unavailable, "cannot watch the claims");
         self.claims.as_ref().ok_or_else(unknown)
     }
 
@@ -175,7 +175,7 @@ impl RestoreRun<'_> {
             () = cancel.cancelled() => return Ok(Some(status)),
         };
         let report = settled?;
-        failpoint::hit(Point::VolumesPatched);
+        failpoint::hit(Failpoint::VolumesPatched);
         if volumes != before {
             let put = || store.put_restore_file(&self.name, &volumes);
             retry_bucket_call(cancel, put).await.map_err(to_run_error)?;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::{self, Recovered};
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::{self, RecoveredRun};
 use bowline_engine::operation::Operation;
 use bowline_engine::phase::Stage;
 use bowline_engine::restore::request::Request;
-use bowline_engine::restore::{self, Fatal, Progress, RestoreOutcome, finalize};
+use bowline_engine::restore::{self, FatalError, Progress, RestoreOutcome, finalize};
 use bowline_plugin::Encoded;
 use bowline_store::BackupStore;
 use jiff::Timestamp;
@@ -44,7 +44,7 @@ impl RestoreRun<'_> {
     pub(super) async fn run_items(
         &self,
         request: Request,
-        recovered: Recovered,
+        recovered: RecoveredRun,
         store: &BackupStore,
     ) -> Result<NextStage, RunError> {
         if self.context.stop.is_cancelled() {
@@ -82,7 +82,7 @@ impl RestoreRun<'_> {
                 self.stop_operations(&mut restored.operations).await;
                 return Ok(NextStage::ObjectGone);
             }
-            Some(Fatal::Stopped) => return Ok(NextStage::HandedOver),
+            Some(FatalError::Stopped) => return Ok(NextStage::HandedOver),
             Some(_) => {
                 self.stop_operations(&mut restored.operations).await;
                 report_failed(&restored.operations, &restored.report);
@@ -96,7 +96,7 @@ impl RestoreRun<'_> {
     async fn run_engine(
         &self,
         request: Request,
-        recovered: Recovered,
+        recovered: RecoveredRun,
         store: BackupStore,
     ) -> (RestoreOutcome, bool) {
         let context = self.context;
@@ -208,16 +208,19 @@ impl RestoreRun<'_> {
             return Ok(NextStage::finished(unrecorded(&status, reason, Timestamp::now())));
         }
         self.resources.journal_bucket_back(self.context).await;
-        failpoint::hit(Point::RestoreFilesWritten);
+        failpoint::hit(Failpoint::RestoreFilesWritten);
         match &restored.fatal {
-            Some(Fatal::Canceled) => return Ok(NextStage::finished(status.canceled())),
+            Some(FatalError::Canceled) => return Ok(NextStage::finished(status.canceled())),
             Some(_) => {
-                return Ok(NextStage::finished(finalize::conclude(&status, Timestamp::now())));
+                return Ok(NextStage::finished(finalize::completed_status(
+                    &status,
+                    Timestamp::now(),
+                )));
             }
             None => {}
         }
         let shown = with_retries(|| self.write_status(&status)).await?;
-        failpoint::hit(Point::RestoreCollected);
+        failpoint::hit(Failpoint::RestoreCollected);
         Ok(NextStage::of_written(shown))
     }
 }
@@ -276,7 +279,7 @@ fn log_outcome(restored: &RestoreOutcome) {
     let (errors, warnings) = (restored.report.error_count(), restored.report.warning_count());
     match &restored.fatal {
         None => tracing::info!(items = restored.items, errors, warnings, "all items processed"),
-        Some(Fatal::Stopped) => {
+        Some(FatalError::Stopped) => {
             tracing::info!("the server is stopping; the next server resumes the restore");
         }
         Some(fatal) => {

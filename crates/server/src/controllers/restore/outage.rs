@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Restore, RestoreStatus};
-use bowline_engine::journal::Recovered;
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::operation::State;
 use bowline_engine::phase::Stage;
 use bowline_engine::restore;
-use bowline_engine::restore::request::{self, Prepared};
+use bowline_engine::restore::request::{self, PreparedRestore};
 use jiff::Timestamp;
 use kube::Api;
 use tokio_util::sync::CancellationToken;
@@ -32,9 +32,9 @@ impl RestoreRun<'_> {
         &mut self,
         stage: Stage,
         known: &RestoreFacts,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage, RunError> {
-        let Prepared { outcome, .. } =
+        let PreparedRestore { outcome, .. } =
             request::prepare(&self.object, &known.facts, &known.defaults, Timestamp::now());
         let request = match (outcome, known.unknown_reason(&self.object)) {
             (Ok(request), _) => request,
@@ -76,7 +76,7 @@ impl RestoreRun<'_> {
     }
 
     /// Ends a restore that is not resumed: the operations in its journal are canceled.
-    pub(super) async fn end_given_up(&self, reason: &str, recovered: &Recovered) -> NextStage {
+    pub(super) async fn end_given_up(&self, reason: &str, recovered: &RecoveredRun) -> NextStage {
         let mut operations =
             restore::operations_before_restart(recovered, self.timeout(), Timestamp::now());
         self.stop_operations(&mut operations).await;
@@ -89,16 +89,18 @@ impl RestoreRun<'_> {
         if open > 0 {
             reason = format!("{reason}; {open} operations may continue to run");
         }
-        let left = restore::leftover_volumes(recovered);
-        for (id, text) in &left {
+        let leftovers = restore::leftover_volumes(recovered);
+        for (id, text) in &leftovers {
             tracing::error!(volume = id.name, "{text}");
         }
-        if !left.is_empty() {
+        if !leftovers.is_empty() {
             // The status may be gone with its Restore, and does not name all of them.
-            self.resources.journal_abandoned(self.object.stage().unwrap_or(Stage::Items)).await;
+            self.resources
+                .journal_end_without_bucket(self.object.stage().unwrap_or(Stage::Items))
+                .await;
         }
         let volumes: Vec<String> =
-            left.into_iter().map(|(id, text)| format!("; {}: {text}", id.name)).collect();
+            leftovers.into_iter().map(|(id, text)| format!("; {}: {text}", id.name)).collect();
         reason.extend(volumes.iter().take(MAX_NAMED_VOLUMES).map(String::as_str));
         if let more @ 1.. = volumes.len().saturating_sub(MAX_NAMED_VOLUMES) {
             reason = format!("{reason}; and {more} more volumes");

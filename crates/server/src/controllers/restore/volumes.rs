@@ -101,10 +101,7 @@ impl VolumePluginRestoreReporter {
             Err(error) if patch::is_not_found(&error) => {}
             Err(error) => {
                 let error = status_message(&error);
-                tracing::warn!(
-                    "VolumePluginRestores of earlier attempts may still show work in progress: \
-                     {error}"
-                );
+                tracing::warn!("cannot update VolumePluginRestores of earlier attempts: {error}");
             }
         }
     }
@@ -129,8 +126,8 @@ impl VolumePluginRestoreReporter {
         for found in of_making {
             let Some(found) = self.ownership.adopt(&self.api, found).await? else { continue };
             if !has_failed(&found) {
-                let message = "the server stopped before the plugin reported this volume; another volume \
-                     is created";
+                let message = "the server stopped before the plugin reported this volume; another \
+                               volume is created";
                 let status = ended_status(&VolumePluginPhase::Failed, Some(message));
                 patch::patch_status_of(&self.api, &found, status).await?;
             }
@@ -238,7 +235,7 @@ impl VolumePluginRestoreReporter {
             if has_other_writer(&*current) {
                 tracing::info!(
                     name = current.name_any(),
-                    "the VolumePluginRestore has another writer and is no longer updated"
+                    "another client updates this VolumePluginRestore; the server no longer does"
                 );
                 self.set_owner(creation, ResourceOwner::Unmanaged);
                 return Ok(());
@@ -479,10 +476,7 @@ pub(super) async fn end_open_resources(context: &Context, restore: &Restore) {
     if let Err(error) = try_end_open_resources(context, restore).await
         && !patch::is_not_found(&error)
     {
-        tracing::warn!(
-            "VolumePluginRestores may still show work in progress: {}",
-            status_message(&error)
-        );
+        tracing::warn!("cannot update VolumePluginRestores: {}", status_message(&error));
     }
 }
 
@@ -493,7 +487,7 @@ async fn try_end_open_resources(context: &Context, restore: &Restore) -> kube::R
     let found = list(&api, ListParams::default().labels(&selector)).await?;
     let status = ended_status(
         &VolumePluginPhase::Failed,
-        Some("the restore ended before the plugin reported the end of this volume"),
+        Some("the restore ended before the plugin completed this volume"),
     );
     for open in found.iter().filter(|found| is_left_open(found)) {
         patch::patch_status_of(&api, open, status.clone()).await?;

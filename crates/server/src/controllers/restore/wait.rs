@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::{Restore, RestoreStatus};
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::Recovered;
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::operation::{Operation, OperationTable, record};
 use bowline_engine::phase::Stage;
 use bowline_engine::report::{Report, ReportSubject};
@@ -82,7 +82,7 @@ impl RestoreRun<'_> {
         Ok(NextStage::finished(if self.resources.cancel.is_cancelled() {
             status.canceled()
         } else {
-            finalize::conclude(&status, Timestamp::now())
+            finalize::completed_status(&status, Timestamp::now())
         }))
     }
 
@@ -90,7 +90,7 @@ impl RestoreRun<'_> {
     pub(super) async fn load_operations(
         &self,
         store: &BackupStore,
-        recovered: Option<&Recovered>,
+        recovered: Option<&RecoveredRun>,
     ) -> Result<LoadedOperations, RunError> {
         let report = Report::default();
         let began = self.status().start_timestamp.map_or_else(Timestamp::now, |time| time.0);
@@ -139,7 +139,7 @@ impl RestoreRun<'_> {
     ) -> Result<RestoreStatus, bowline_store::Error> {
         let (store, cancel) = (publisher.store, &self.resources.cancel);
         retry_bucket_call(cancel, || publisher.write(operations)).await?;
-        failpoint::hit(Point::OperationsWritten);
+        failpoint::hit(Failpoint::OperationsWritten);
         let mut status = self.status();
         status.count_operations(operations);
         let read = with_cancel_grace(cancel, store.get_restore_file::<Results>(&self.name), || {
@@ -148,7 +148,7 @@ impl RestoreRun<'_> {
         let mut results = read.await?.unwrap_or_default();
         add_results(&mut results, report, &mut status.errors, &mut status.warnings);
         retry_bucket_call(cancel, || store.put_restore_file(&self.name, &results)).await?;
-        failpoint::hit(Point::ResultsWritten);
+        failpoint::hit(Failpoint::ResultsWritten);
         status.set_stage(Stage::Finalizing, status.errors > 0);
         Ok(status)
     }
@@ -184,7 +184,7 @@ impl RestoreOperationPublisher<'_> {
         if self.is_unreadable {
             return Ok(());
         }
-        let records = finalize::records(operations, self.run.run_ref());
+        let records = finalize::operation_records(operations, self.run.run_ref());
         self.store.put_restore_file(&self.run.name, &records).await
     }
 }

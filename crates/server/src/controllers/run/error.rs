@@ -12,7 +12,7 @@ use crate::journal;
 /// Reason why a run could not be processed. It is retried.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::controllers) enum RunError {
-    #[error("the API server refused")]
+    #[error("the API server rejected the request")]
     Api(#[from] kube::Error),
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
@@ -28,9 +28,7 @@ pub(in crate::controllers) enum RunError {
     NoStore,
     #[error("the storage location has not been validated yet")]
     Unchecked,
-    #[error(
-        "the backup waits until fewer backups run and none of them includes the same namespaces"
-    )]
+    #[error("waiting for a slot, or for a running backup of the same namespaces")]
     NotAdmitted,
     #[error("the files of the restore cannot be deleted")]
     DeleteFiles(#[source] Box<BucketCause>),

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_engine::backup::replace;
-use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::Recovered;
+use bowline_engine::failpoint::{self, Failpoint};
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::operation::record::RunRef;
 use bowline_engine::operation::{Counts, Operation};
 use bowline_engine::phase::Stage;
@@ -65,7 +65,7 @@ pub(in crate::controllers) trait RunObject:
     /// In messages.
     const NOUN: &'static str;
     /// Reached when the end is written.
-    const OVER: Point;
+    const OVER: Failpoint;
     /// Messages of failures to use the bucket, which failure reasons contain.
     const BUCKET_UNREACHABLE: &'static str;
     const FILE_REFUSED: &'static str;
@@ -91,7 +91,7 @@ pub(in crate::controllers) trait RunObject:
         stage: Stage,
         end_reason: EndReason,
         failure: &str,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage<Self>, RunError>;
 
     /// Called after the end of a run is written.
@@ -125,7 +125,7 @@ pub(in crate::controllers) struct Run<'a, K: RunObject> {
     pub(in crate::controllers) name: K::Name,
     pub(in crate::controllers) resources: RunResources<'a>,
     /// Contents of the journal, if it was opened after all items were processed, so that it has all of them.
-    pub(in crate::controllers) recovered: Option<Recovered>,
+    pub(in crate::controllers) recovered: Option<RecoveredRun>,
     /// Of a backup: items to store again that are in the journal.
     pub(in crate::controllers) journaled_items: Mutex<BTreeSet<ResourceIdentifier>>,
     /// Of a restore: its bucket, once opened. The Backup, which names the bucket, may be deleted later.
@@ -202,7 +202,7 @@ impl<'a, K: RunObject> Run<'a, K> {
         location: &str,
         log: &'a RunLog,
         cancel: &CancellationToken,
-    ) -> Result<Option<(Self, Recovered)>, RunError> {
+    ) -> Result<Option<(Self, RecoveredRun)>, RunError> {
         let is_cancel_requested = || cancel.is_cancelled() || is_canceled(&object);
         let (name, uid) = match identity(&object) {
             Ok(identity) => identity,
@@ -332,7 +332,7 @@ impl<'a, K: RunObject> Run<'a, K> {
             Ok(()) => self.resources.journal_bucket_back(self.context).await,
             Err(error) => tracing::warn!("operations cannot be written: {}", status_message(error)),
         }
-        failpoint::hit(Point::OperationsWritten);
+        failpoint::hit(Failpoint::OperationsWritten);
         stored.is_ok()
     }
 
@@ -364,8 +364,8 @@ pub(in crate::controllers) async fn write_end<K: RunObject>(
     let written = with_retries(|| patch::patch_status_of(api, object, json!(status))).await?;
     if written.is_none() {
         tracing::info!(
-            "the object of the run was deleted just before the end; the sync recreates the \
-             Backup of a backup that is in the bucket"
+            "the resource was deleted before its final status was written; if the backup is in the \
+             bucket, the sync recreates the Backup"
         );
     }
     context.runs.clear_waiting_for_bucket(&object.uid().unwrap_or_default());

@@ -1,6 +1,6 @@
 //! Runs whose buckets cannot be used: they wait, and if that does not help, end based on their journals.
 
-use bowline_engine::journal::{self, Recovered};
+use bowline_engine::journal::{self, RecoveredRun};
 use bowline_engine::phase::Stage;
 use bytes::Bytes;
 
@@ -18,7 +18,7 @@ impl<K: RunObject> Run<'_, K> {
     pub(in crate::controllers) async fn resume_stage(
         &self,
         stage: Stage,
-        recovered: &Recovered,
+        recovered: &RecoveredRun,
     ) -> Result<NextStage<K>, RunError> {
         let attempts = recovered.attempts_at(stage);
         if attempts >= self.bounds().attempts {
@@ -39,7 +39,7 @@ impl<K: RunObject> Run<'_, K> {
         &self,
         stage: Stage,
         outcome: Result<NextStage<K>, RunError>,
-        recovered: Option<&Recovered>,
+        recovered: Option<&RecoveredRun>,
     ) -> Result<NextStage<K>, RunError> {
         let error = match outcome {
             Ok(next_stage) => {

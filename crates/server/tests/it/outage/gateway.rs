@@ -28,11 +28,11 @@ impl Gateway {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (mode, seen) = watch::channel(Mode::Open);
+        let (mode, changes) = watch::channel(Mode::Open);
         tokio::spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else { continue };
-                tokio::spawn(serve(client, seen.clone()));
+                tokio::spawn(serve(client, changes.clone()));
             }
         });
         Self { address, mode }
@@ -44,8 +44,8 @@ impl Gateway {
 }
 
 /// Serves one connection, until the mode is another.
-async fn serve(mut client: TcpStream, mut seen: watch::Receiver<Mode>) {
-    let mode = *seen.borrow_and_update();
+async fn serve(mut client: TcpStream, mut changes: watch::Receiver<Mode>) {
+    let mode = *changes.borrow_and_update();
     let served = async {
         match mode {
             Mode::Away => {}
@@ -69,6 +69,6 @@ async fn serve(mut client: TcpStream, mut seen: watch::Receiver<Mode>) {
     };
     tokio::select! {
         () = served => {}
-        _ = seen.changed() => {}
+        _ = changes.changed() => {}
     }
 }

@@ -23,9 +23,9 @@ impl LostNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
-            let mut held = Vec::new();
+            let mut connections = Vec::new();
             loop {
-                held.extend(listener.accept().await.ok());
+                connections.extend(listener.accept().await.ok());
             }
         });
         Self::add(client, name, port).await

@@ -49,10 +49,10 @@ async fn run_backups_restores_and_deletion(client: &Client, namespace: &str, by:
     });
     apply(client, schedule).await.unwrap();
     let spec = BackupSpec { included_namespaces: vec![APP.to_owned()], ..BackupSpec::default() };
-    let [first, kept, second, wrong] =
+    let [first, unexpired, second, wrong] =
         ["first", "kept", "second", "wrong"].map(|name| format!("{by}-{name}"));
     // What is told of the last one is told of those that are there.
-    for name in [&first, &kept] {
+    for name in [&first, &unexpired] {
         let status = back_up(client, namespace, name, spec.clone()).await;
         assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     }

@@ -128,9 +128,9 @@ async fn journal_in_flight_snapshot(trial: &SnapshotWorld) {
     };
     let plugin = "sdk.bowline.io/vs-v2".to_owned();
     let intent = Intent { plugin, item, snapshot: Some(wanted), csi: None };
-    let begun = BlockStarted { intents: vec![intent], ..BlockStarted::default() };
+    let started = BlockStarted { intents: vec![intent], ..BlockStarted::default() };
     let journal = opened.unwrap().0.with_location("default");
-    journal.append(&JournalEntry::BlockStarted(begun)).await.unwrap();
+    journal.append(&JournalEntry::BlockStarted(started)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +192,7 @@ async fn backup_that_another_server_was_ending_is_not_resumed() {
         (trial.world.client.clone(), RunUid::new(backup.uid().unwrap()).unwrap());
     let opened =
         ConfigMapJournal::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
-    opened.unwrap().0.abandon(Stage::Waiting).await.unwrap();
+    opened.unwrap().0.end_without_bucket(Stage::Waiting).await.unwrap();
     start_server(&mut trial);
     let status = trial.ended("b").await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
@@ -203,10 +203,10 @@ async fn backup_that_another_server_was_ending_is_not_resumed() {
 
 /// Lets the bucket refuse a file: links are not followed. Returns where the file is now.
 fn refuse_file(trial: &SnapshotWorld, file: &str) -> (PathBuf, PathBuf) {
-    let (shown, kept) = (folder(trial).join(file), trial.world.path("kept"));
-    std::fs::rename(&shown, &kept).unwrap();
-    std::os::unix::fs::symlink(&kept, &shown).unwrap();
-    (shown, kept)
+    let (shown, moved) = (folder(trial).join(file), trial.world.path("kept"));
+    std::fs::rename(&shown, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &shown).unwrap();
+    (shown, moved)
 }
 
 /// Waits until the run was taken up and given back, twice.
@@ -224,11 +224,11 @@ async fn until_resumed_twice(trial: &SnapshotWorld) {
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_file_is_not_treated_as_empty() {
     let (mut trial, _) = interrupted_backup("gone-refused", "1000").await;
-    let (shown, kept) = refuse_file(&trial, "b-bowline.json.gz");
+    let (shown, moved) = refuse_file(&trial, "b-bowline.json.gz");
     start_server(&mut trial);
     until_resumed_twice(&trial).await;
     assert!(std::fs::symlink_metadata(&shown).unwrap().is_symlink(), "it was overwritten");
-    std::fs::rename(&kept, &shown).unwrap();
+    std::fs::rename(&moved, &shown).unwrap();
     let backup = trial.ended("b").await;
     assert_eq!(phase(&backup), "Completed");
     let own: BowlineBackupInfo = trial.get("b").await;

@@ -112,12 +112,12 @@ async fn assert_snapshot_follows_plugin_report(name: &str, set: &'static str) {
     let results: bowline_store::file::Results = trial.get("b").await;
     assert_eq!(phase(&backup), "Completed", "{results:?}");
     let stored: Vec<VolumePluginBackup> = trial.get("b").await;
-    let [kept] = &stored[..] else { panic!("{stored:?}") };
+    let [resource] = &stored[..] else { panic!("{stored:?}") };
     assert_eq!(
-        (kept.name_any().as_str(), status_phase(kept).as_str()),
+        (resource.name_any().as_str(), status_phase(resource).as_str()),
         ("snap-one-1", "COMPLETED")
     );
-    assert_eq!(kept.labels()["velero.io/backup-name"], "b");
+    assert_eq!(resource.labels()["velero.io/backup-name"], "b");
 
     assert_volume_follows_plugin_report(&trial, &volume).await;
 

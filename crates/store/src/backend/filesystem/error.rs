@@ -49,18 +49,18 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
     let (code, reason) = match failure {
         FilesystemFailure::NoRoot(errno) => (
             Code::FailedPrecondition,
-            format!("cannot open the folder of `--filesystem-root`: {}", errno.desc()),
+            format!("cannot open the directory of `--filesystem-root`: {}", errno.desc()),
         ),
         FilesystemFailure::NoBucket => (
             Code::FailedPrecondition,
             format!(
-                "bucket `{bucket}` does not exist: create a folder of that name below the \
+                "bucket `{bucket}` does not exist: create a directory of that name below the \
                  server's `--filesystem-root`"
             ),
         ),
         FilesystemFailure::BucketName => (
             Code::InvalidArgument,
-            format!("`{bucket}` is not a bucket: expected the name of one folder"),
+            format!("`{bucket}` is not a bucket: expected the name of one directory"),
         ),
         FilesystemFailure::SymlinkInPath(name) => (
             Code::PermissionDenied,
@@ -73,7 +73,8 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
         FilesystemFailure::Denied(denied) => (Code::Unavailable, denied.to_string()),
         FilesystemFailure::TooDeep => (
             Code::FailedPrecondition,
-            "folders are nested too deep; remove those that are not part of a backup".to_owned(),
+            "directories are nested too deep; remove those that are not part of a backup"
+                .to_owned(),
         ),
         FilesystemFailure::System(errno) => {
             let (code, reason) = errno_code_and_text(errno);
@@ -85,7 +86,7 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
 
 fn errno_code_and_text(errno: Errno) -> (Code, &'static str) {
     match errno {
-        Errno::ENOENT => (Code::NotFound, "the file or folder does not exist"),
+        Errno::ENOENT => (Code::NotFound, "the file or directory does not exist"),
         Errno::EACCES | Errno::EPERM => {
             (Code::PermissionDenied, "the user of the server lacks the permission")
         }
@@ -96,7 +97,7 @@ fn errno_code_and_text(errno: Errno) -> (Code, &'static str) {
         ),
         Errno::ENAMETOOLONG => (Code::InvalidArgument, "the name is too long for a file"),
         Errno::ENOTDIR | Errno::EISDIR | Errno::EEXIST | Errno::ENOTEMPTY => {
-            (Code::FailedPrecondition, "a folder and a file would have the same name")
+            (Code::FailedPrecondition, "a directory and a file would have the same name")
         }
         other => (Code::Internal, other.desc()),
     }

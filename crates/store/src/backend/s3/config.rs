@@ -114,8 +114,8 @@ fn checksum(setting: Option<&str>) -> Result<Option<Checksum>> {
         None | Some("CRC32" | "CRC32C" | "SHA1" | "SHA256") => Ok(Some(Checksum::SHA256)),
         Some("CRC64NVME") => Ok(Some(Checksum::CRC64NVME)),
         Some(other) => invalid(format!(
-            "invalid checksum algorithm: {other}; known are CRC32, CRC32C, CRC64NVME, SHA1 and SHA256, and nothing \
-             for none"
+            "invalid checksum algorithm {other}: expected CRC32, CRC32C, CRC64NVME, SHA1 or \
+             SHA256, or an empty value for no checksum"
         )),
     }
 }
@@ -146,10 +146,11 @@ fn tags(text: &str) -> Result<TagSet> {
         return invalid(format!("`tagging` has more than the {MAX_TAGS} tags that S3 allows"));
     }
     if parts.iter().any(|part| part.split('=').count() != 2) {
-        return invalid("`tagging` must be like `Key1=Value1&Key2=Value2`".to_owned());
+        return invalid("`tagging` must have the form `Key1=Value1&Key2=Value2`".to_owned());
     }
-    let decoded = Url::parse(&format!("x:/?{text}"))
-        .map_err(|_| Error::new(Code::InvalidArgument, "`tagging` is not a list of tags"))?;
+    let decoded = Url::parse(&format!("x:/?{text}")).map_err(|_| {
+        Error::new(Code::InvalidArgument, "`tagging` is invalid: expected Key1=Value1&Key2=Value2")
+    })?;
     for (key, value) in decoded.query_pairs() {
         if key.is_empty() || key.chars().count() > 128 || value.chars().count() > 256 {
             return invalid(
@@ -230,7 +231,7 @@ mod tests {
         for (key, value, expected) in [
             ("s3ForcePathStyle", "yes", "s3ForcePathStyle"),
             ("insecureSkipTLSVerify", "no", "insecureSkipTLSVerify"),
-            ("checksumAlgorithm", "MD5", "invalid checksum algorithm: MD5"),
+            ("checksumAlgorithm", "MD5", "invalid checksum algorithm MD5"),
             ("tagging", "a", "Key1=Value1"),
             ("tagging", "a=b=c", "Key1=Value1"),
             ("tagging", "a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9&j=0&k=1", "10 tags"),

@@ -37,8 +37,8 @@ fn user_error_of_kind(bucket: &str, kind: S3ErrorKind, text: String) -> Error {
             (Code::NotFound, format!("the object does not exist ({text})"))
         }
         (S3ErrorKind::NoCredentials, text) => {
-            let hint = "no credentials were found: neither in `spec.credential` nor in the server's \
-                 environment nor in the metadata service of the cloud";
+            let hint = "no credentials were found: neither in `spec.credential` nor in the \
+                        server's environment nor in the metadata service of the cloud";
             (Code::Unauthenticated, format!("{hint} ({text})"))
         }
         (S3ErrorKind::Denied, text) => {
@@ -181,7 +181,7 @@ fn code_and_message(text: &str) -> (Option<String>, Option<String>) {
 fn non_s3_message(status: u16) -> String {
     let named = http::StatusCode::from_u16(status).ok();
     let reason = named.and_then(|status| status.canonical_reason()).unwrap_or_default();
-    format!("the server answers {} without an error of S3", format!("{status} {reason}").trim())
+    format!("the server returned {} without an S3 error", format!("{status} {reason}").trim())
 }
 
 fn text_between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {

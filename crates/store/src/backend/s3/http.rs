@@ -117,7 +117,7 @@ async fn check_resolved_addresses(host: &str) -> Result<()> {
 pub(super) async fn fetch_bucket_region(connector: &Connector, bucket: &str) -> Result<String> {
     let unknown = |reason: String| {
         let message =
-            format!("cannot find out the region of bucket `{bucket}`, set `region`: {reason}");
+            format!("cannot determine the region of bucket `{bucket}`, set `region`: {reason}");
         Error::new(Code::Unavailable, message)
     };
     let client = connector.client(false).map_err(|error| unknown(error.to_string()))?;

@@ -97,7 +97,7 @@ impl RawBucket {
                 None => return Ok(listed),
                 // The list would never end.
                 Some(next) if Some(&next) == token.as_ref() => {
-                    return Err(not_s3_error("the list does not continue"));
+                    return Err(not_s3_error("the list is truncated"));
                 }
                 Some(next) => token = Some(next),
             }
@@ -190,9 +190,9 @@ impl RawBucket {
             *request.body_mut() = PutPayload::from(body).into();
         }
         let signed = AwsAuthorizer::new(&credential, "s3", &self.region);
-        signed
-            .try_authorize(&mut request, None)
-            .map_err(|error| Error::new(Code::Internal, format!("cannot sign: {error}")))?;
+        signed.try_authorize(&mut request, None).map_err(|error| {
+            Error::new(Code::Internal, format!("cannot sign the request: {error}"))
+        })?;
         let response = match self.client.execute(request).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -402,12 +402,8 @@ mod tests {
 
     #[test]
     fn keys_are_decoded_unchanged() {
-        let page = "<?xml version=\"1.0\"?>\n<ListBucketResult xmlns=\"http://s3\"><Name>b</Name>\
-            <EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
-            <NextContinuationToken>t</NextContinuationToken>\
-            <Contents><Key>backups//x</Key><Size>1</Size></Contents>\
-            <Contents><Key>backups/%01+a%2Bb</Key></Contents>\
-            <CommonPrefixes><Prefix>backups/../</Prefix></CommonPrefixes></ListBucketResult>";
+        let page = "<?xml version=\"1.0\"?>\n<ListBucketResult \
+                    xmlns=\"http://s3\"><Name>b</Name><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken><Contents><Key>backups//x</Key><Size>1</Size></Contents><Contents><Key>backups/%01+a%2Bb</Key></Contents><CommonPrefixes><Prefix>backups/../</Prefix></CommonPrefixes></ListBucketResult>";
         let page = ListPage::read(&Bytes::from(page)).unwrap();
         assert_eq!(page.keys, ["backups//x", "backups/\u{1} a+b"]);
         assert_eq!(

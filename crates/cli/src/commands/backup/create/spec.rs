@@ -79,8 +79,7 @@ pub(crate) struct BackupFilterArgs {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Storage and volumes")]
 pub(crate) struct BackupOptionArgs {
-    /// Time to keep the backup, in h, m and s, such as 72h; there is no unit for days; 0s for the
-    /// default [default: the server's, 720h]
+    /// Time to keep the backup, such as 72h; no unit for days [default: the server's, 720h]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     ttl: Option<Duration>,
 
@@ -130,7 +129,8 @@ pub(crate) struct BackupOptionArgs {
     #[arg(long, value_name = "LABEL")]
     volume_group_snapshot_label_key: Option<String>,
 
-    /// Time limit for the driver to create a CSI snapshot, before it is ready to use [default: 10m]
+    /// Time limit for the driver to create a CSI snapshot; does not include the time until it is
+    /// ready to use [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     csi_snapshot_timeout: Option<Duration>,
 
@@ -151,32 +151,35 @@ impl BackupOptionArgs {
 }
 
 /// Spec that the command line requests.
-pub(crate) fn spec(what: &BackupFilterArgs, how: &BackupOptionArgs) -> anyhow::Result<BackupSpec> {
-    check_filters(what)?;
+pub(crate) fn spec(
+    filter: &BackupFilterArgs,
+    options: &BackupOptionArgs,
+) -> anyhow::Result<BackupSpec> {
+    check_filters(filter)?;
     let included_namespaces =
-        flags::namespaces(&what.include_namespaces, &what.exclude_namespaces)?;
+        flags::namespaces(&filter.include_namespaces, &filter.exclude_namespaces)?;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let duration = |duration: Option<Duration>| duration.unwrap_or(Duration::ZERO);
     Ok(BackupSpec {
         included_namespaces,
-        excluded_namespaces: what.exclude_namespaces.clone(),
-        included_resources: what.include_resources.clone(),
-        excluded_resources: what.exclude_resources.clone(),
-        include_cluster_resources: what.include_cluster_resources,
-        included_cluster_scoped_resources: what.include_cluster_scoped_resources.clone(),
-        excluded_cluster_scoped_resources: what.exclude_cluster_scoped_resources.clone(),
-        included_namespace_scoped_resources: what.include_namespace_scoped_resources.clone(),
-        excluded_namespace_scoped_resources: what.exclude_namespace_scoped_resources.clone(),
-        label_selector: what.selector.as_deref().map(selector::parse).transpose()?,
-        or_label_selectors: match &what.or_selector {
+        excluded_namespaces: filter.exclude_namespaces.clone(),
+        included_resources: filter.include_resources.clone(),
+        excluded_resources: filter.exclude_resources.clone(),
+        include_cluster_resources: filter.include_cluster_resources,
+        included_cluster_scoped_resources: filter.include_cluster_scoped_resources.clone(),
+        excluded_cluster_scoped_resources: filter.exclude_cluster_scoped_resources.clone(),
+        included_namespace_scoped_resources: filter.include_namespace_scoped_resources.clone(),
+        excluded_namespace_scoped_resources: filter.exclude_namespace_scoped_resources.clone(),
+        label_selector: filter.selector.as_deref().map(selector::parse).transpose()?,
+        or_label_selectors: match &filter.or_selector {
             Some(selectors) => selector::parse_any(selectors)?,
             None => Vec::new(),
         },
-        ordered_resources: match &what.ordered_resources {
+        ordered_resources: match &filter.ordered_resources {
             Some(text) => ordered_resources(text)?,
             None => BTreeMap::new(),
         },
-        resource_policy: what.resource_policies_configmap.as_ref().map(|name| {
+        resource_policy: filter.resource_policies_configmap.as_ref().map(|name| {
             TypedLocalObjectReference {
                 api_group: None,
                 // Lower case, as Velero writes and compares it.
@@ -184,32 +187,32 @@ pub(crate) fn spec(what: &BackupFilterArgs, how: &BackupOptionArgs) -> anyhow::R
                 name: name.clone(),
             }
         }),
-        ttl: duration(how.ttl),
-        storage_location: text(&how.storage_location),
-        volume_snapshot_locations: how.volume_snapshot_locations.clone(),
-        snapshot_volumes: how.snapshot_volumes,
-        snapshot_move_data: how.snapshot_move_data,
-        data_mover: text(&how.data_mover),
-        default_volumes_to_fs_backup: how.default_volumes_to_fs_backup,
-        uploader_config: how.parallel_files_upload.filter(|number| *number > 0).map(|number| {
+        ttl: duration(options.ttl),
+        storage_location: text(&options.storage_location),
+        volume_snapshot_locations: options.volume_snapshot_locations.clone(),
+        snapshot_volumes: options.snapshot_volumes,
+        snapshot_move_data: options.snapshot_move_data,
+        data_mover: text(&options.data_mover),
+        default_volumes_to_fs_backup: options.default_volumes_to_fs_backup,
+        uploader_config: options.parallel_files_upload.filter(|number| *number > 0).map(|number| {
             BackupUploaderConfig { parallel_files_upload: number, ..Default::default() }
         }),
-        volume_group_snapshot_label_key: text(&how.volume_group_snapshot_label_key),
-        csi_snapshot_timeout: duration(how.csi_snapshot_timeout),
-        item_operation_timeout: duration(how.item_operation_timeout),
+        volume_group_snapshot_label_key: text(&options.volume_group_snapshot_label_key),
+        csi_snapshot_timeout: duration(options.csi_snapshot_timeout),
+        item_operation_timeout: duration(options.item_operation_timeout),
         ..BackupSpec::default()
     })
 }
 
 /// Resources can be filtered in two ways, which cannot be combined.
-fn check_filters(what: &BackupFilterArgs) -> anyhow::Result<()> {
-    let has_old = !what.include_resources.is_empty()
-        || !what.exclude_resources.is_empty()
-        || what.include_cluster_resources.is_some();
-    let has_new = !what.include_cluster_scoped_resources.is_empty()
-        || !what.exclude_cluster_scoped_resources.is_empty()
-        || !what.include_namespace_scoped_resources.is_empty()
-        || !what.exclude_namespace_scoped_resources.is_empty();
+fn check_filters(filter: &BackupFilterArgs) -> anyhow::Result<()> {
+    let has_old = !filter.include_resources.is_empty()
+        || !filter.exclude_resources.is_empty()
+        || filter.include_cluster_resources.is_some();
+    let has_new = !filter.include_cluster_scoped_resources.is_empty()
+        || !filter.exclude_cluster_scoped_resources.is_empty()
+        || !filter.include_namespace_scoped_resources.is_empty()
+        || !filter.exclude_namespace_scoped_resources.is_empty();
     if has_old && has_new {
         bail!(
             "--include-resources, --exclude-resources and --include-cluster-resources cannot be \

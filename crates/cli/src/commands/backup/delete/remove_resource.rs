@@ -11,16 +11,13 @@ use bowline_api::{
     Backup, BackupPhase, BackupStorageLocation, DataUpload, PodVolumeBackup, VolumePluginBackup,
     label,
 };
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Resource, ResourceExt as _};
 
 use super::{is_available, storage_location};
-use crate::installation::{Installation, is_not_found, is_unknown_kind};
-use crate::listing;
+use crate::installation::Installation;
 use crate::output::{self, strip_control_chars};
-
-/// Objects per answer of the API server.
-const PAGE: u32 = 500;
+use crate::{listing, pages};
 
 /// Removes Backups, each after listing its leftovers.
 pub(super) async fn remove_backup_resources(
@@ -155,14 +152,14 @@ async fn csi_snapshot_lines(
     let resource = ApiResource::from_gvk_with_plural(&kind, "volumesnapshotcontents");
     let api: Api<DynamicObject> = Api::all_with(installation.client(), &resource);
     let doing = "list VolumeSnapshotContents";
-    let listed = pages(Some(selector), async |params| {
-        installation.call_api(doing, list_page(&api, &params)).await
-    });
-    let Ok(listed) = listed.await else {
-        // The user may lack the right to list them.
-        return Ok(vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]);
-    };
-    Ok(listed.iter().map(|content| csi_snapshot_line(&content.name_any(), &content.data)).collect())
+    let params = ListParams::default().labels(selector);
+    let request = async |params: &ListParams| api.list(params).await;
+    let line = |content: DynamicObject| Some(csi_snapshot_line(&content.name_any(), &content.data));
+    let listed = pages::list_if_served(installation, doing, params, request, line).await;
+    // The user may lack the permission to list them.
+    Ok(listed.unwrap_or_else(|_| {
+        vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]
+    }))
 }
 
 fn csi_snapshot_line(name: &str, content: &serde_json::Value) -> String {
@@ -197,37 +194,10 @@ where
 {
     let api: Api<K> = installation.api();
     let doing = "list the leftovers of the backup";
-    pages(selector, async |params| installation.call_api(doing, list_page(&api, &params)).await)
-        .await
-}
-
-/// One page of a list; none of a kind that is not installed.
-async fn list_page<K>(api: &Api<K>, params: &ListParams) -> kube::Result<Option<ObjectList<K>>>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    match api.list(params).await {
-        Err(error) if is_not_found(&error) || is_unknown_kind(&error) => Ok(None),
-        listed => listed.map(Some),
-    }
-}
-
-/// All pages of a list.
-async fn pages<K: Clone>(
-    selector: Option<&str>,
-    page: impl AsyncFn(ListParams) -> anyhow::Result<Option<ObjectList<K>>>,
-) -> anyhow::Result<Vec<K>> {
-    let mut params = ListParams::default().limit(PAGE);
-    params.label_selector = selector.map(str::to_owned);
-    let mut found = Vec::new();
-    while let Some(page) = page(params.clone()).await? {
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => break,
-        }
-    }
-    Ok(found)
+    let params =
+        ListParams { label_selector: selector.map(str::to_owned), ..ListParams::default() };
+    let request = async |params: &ListParams| api.list(params).await;
+    pages::list_if_served(installation, doing, params, request, Some).await
 }
 
 #[cfg(test)]
@@ -277,26 +247,6 @@ mod tests {
         assert_eq!(hint("Completed", Some(&location("Unavailable"))), None);
         assert_eq!(hint("Completed", None), None);
         assert_eq!(hint("FailedValidation", Some(&location("Available"))), None);
-    }
-
-    #[tokio::test]
-    async fn a_list_is_read_to_its_last_page() {
-        let page = async |params: ListParams| {
-            assert_eq!(params.label_selector.as_deref(), Some("a=b"));
-            let (name, next) = match params.continue_token.as_deref() {
-                None => ("first", "token"),
-                Some("token") => ("second", ""),
-                Some(other) => panic!("{other}"),
-            };
-            let list =
-                json!({"metadata": {"continue": next}, "items": [{"metadata": {"name": name}}]});
-            Ok(Some(serde_json::from_value::<ObjectList<DynamicObject>>(list)?))
-        };
-        let listed = pages(Some("a=b"), page).await.unwrap();
-        let names: Vec<String> = listed.iter().map(kube::ResourceExt::name_any).collect();
-        assert_eq!(names, ["first", "second"]);
-        let none = async |_| Ok(None::<ObjectList<DynamicObject>>);
-        assert!(pages(None, none).await.unwrap().is_empty(), "the kind is not installed");
     }
 
     #[test]

@@ -22,17 +22,17 @@ pub(super) struct DirectionTexts {
 
 pub(super) const TO_BOWLINE: DirectionTexts = DirectionTexts {
     stores: &["aws", FILESYSTEM],
-    unsupported: "Deployment velero has no plugin for this provider, and Bowline needs one too: name its \
-          image with --plugins",
-    unclear: "no plugin image is named after this provider: make sure that one of the plugins \
-              serves it, with `bowline plugin get` once the server runs",
+    unsupported: "Deployment velero has no plugin for this provider, and Bowline needs one too: \
+                  name its image with --plugins",
+    unclear: "no plugin image has the name of this provider; after the installation, check with \
+              `bowline plugin get` that a plugin provides it",
     unknown: "a plugin is required: name its image with --plugins",
 };
 
 pub(super) const TO_VELERO: DirectionTexts = DirectionTexts {
     stores: &[],
-    unsupported: "Velero needs a plugin for this provider, and its Deployment has none; add one with \
-          `velero plugin add`",
+    unsupported: "Velero needs a plugin for this provider, and its Deployment has none; add one \
+                  with `velero plugin add`",
     unclear: "no plugin image in Velero is named after this provider: make sure that one of the \
               plugins serves it",
     unknown: "install Velero with a plugin for this provider",

@@ -183,7 +183,9 @@ fn bowline_only_data_is_reported_when_switching_back() {
     for what in ["backup location folder (filesystem)", "schedule by-default"] {
         assert_eq!(find_finding(&found, what).verdict, MigrationVerdict::Stays, "{what}");
     }
-    assert!(find_finding(&found, "backup location folder (filesystem)").why.contains("1 backups"));
+    assert!(
+        find_finding(&found, "backup location folder (filesystem)").reason.contains("1 backups")
+    );
     let snapshots = format!("2 snapshots of {local}");
     assert_eq!(find_finding(&found, &snapshots).verdict, MigrationVerdict::Stays);
     for what in ["1 backup", "1 schedule", "1 backup location"] {
@@ -212,7 +214,7 @@ fn differences_for_action_plugins_are_reported() {
     ] {
         let finding = find_finding(&actions, what);
         assert_eq!(finding.verdict, MigrationVerdict::Differs, "{what}");
-        assert!(finding.why.contains(words), "{finding:?}");
+        assert!(finding.reason.contains(words), "{finding:?}");
     }
 }
 
@@ -234,7 +236,7 @@ fn location_with_a_credentials_file_does_not_carry_over() {
     ] {
         let finding = find_finding(&found, what);
         assert_eq!(finding.verdict, MigrationVerdict::Stays, "{what}");
-        assert!(finding.why.contains(words), "{finding:?}");
+        assert!(finding.reason.contains(words), "{finding:?}");
     }
     assert!(!found.iter().any(|one| one.what.ends_with("plain")), "{found:#?}");
 }

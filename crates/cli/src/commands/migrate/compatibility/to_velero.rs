@@ -17,8 +17,8 @@ const OWN_PLUGIN_PREFIX: &str = "bowline.io/";
 pub(in super::super) fn check_switch_to_velero(facts: &Facts, active: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !active.is_empty() {
-        let reason = "Velero would mark these runs as failed and leave their unfinished work behind; \
-                   wait until they have ended, or cancel them";
+        let reason = "Velero would mark these runs as failed and leave their unfinished work \
+                      behind; wait until they have ended, or cancel them";
         findings.push(finding(MigrationVerdict::Stays, active_runs::first_names(active), reason));
     }
     push_filesystem_locations(&mut findings, facts);
@@ -54,8 +54,8 @@ fn push_filesystem_locations(findings: &mut Vec<Finding>, facts: &Facts) {
             MigrationVerdict::Stays,
             format!("backup location {name} ({FILESYSTEM})"),
             format!(
-                "Velero does not support this provider and cannot read the {backups} backups \
-                     in the location"
+                "Velero does not support this provider and cannot read the {backups} backups in \
+                 the location"
             ),
         ));
     }
@@ -81,8 +81,7 @@ fn push_filesystem_locations(findings: &mut Vec<Finding>, facts: &Facts) {
         findings,
         elsewhere.count(),
         "backup",
-        "can be listed, described and restored, and \
-                                                    expire as before",
+        "can be listed, described and restored, and expire as before",
     );
     push_count(findings, unaffected.len(), "schedule", "continue as before");
 }
@@ -95,7 +94,7 @@ fn push_snapshots(findings: &mut Vec<Finding>, facts: &Facts, images: Option<&[S
     findings.push(finding(
         MigrationVerdict::Differs,
         format!("{} VolumePluginBackups", facts.snapshotters.len()),
-        "Velero neither knows nor needs them; the snapshots are also in Velero's own records",
+        "Velero ignores them; the backup files also list the snapshots in Velero's format",
     ));
     let mut own_plugins: BTreeMap<&str, usize> = BTreeMap::new();
     for plugin in facts.snapshotters.iter().filter(|plugin| plugin.starts_with(OWN_PLUGIN_PREFIX)) {

@@ -14,11 +14,11 @@ use anyhow::{Context as _, anyhow, bail};
 use bowline_api::download_request::DownloadTargetKind;
 use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Restore, label};
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::restore::download::BackupVolumes;
+use bowline_engine::download::BackupVolumes;
 use bowline_engine::restore::order::Priorities;
-use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared};
-use bowline_engine::restore::unpack::{self, Contents, UnpackError, UnpackLimits};
-use bowline_engine::restore::{Fatal, Options, plan};
+use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, PreparedRestore};
+use bowline_engine::restore::{FatalError, Options, plan};
+use bowline_engine::unpack::{self, Contents, UnpackError, UnpackLimits};
 use bowline_store::decode::Limits;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -76,7 +76,7 @@ pub(super) async fn run(
         match plan::run(run, Timestamp::now()).await {
             Ok(plan) => Ok(Ok(plan)),
             // The server would refuse it, too.
-            Err(damaged @ Fatal::Damaged { .. }) => Ok(Err(damaged.error_chain())),
+            Err(damaged @ FatalError::Damaged { .. }) => Ok(Err(damaged.error_chain())),
             Err(error) => Err(error).context("cannot plan the restore"),
         }
     };
@@ -116,7 +116,7 @@ async fn prepare_request(
     installation: &Installation,
     mut restore: Restore,
     source: SourceBackups,
-) -> anyhow::Result<Prepared> {
+) -> anyhow::Result<PreparedRestore> {
     let location = match source.server_choice(&restore.spec) {
         Some(backup) => {
             let name = &backup.spec.storage_location;

@@ -1,6 +1,6 @@
 //! Flags for the content and the options of a restore, and the spec made from them.
 
-use bowline_api::restore::{ExistingResourcePolicy, RestoreStatusSpec, RestoreUploaderConfig};
+use bowline_api::restore::{self, RestoreStatusSpec, RestoreUploaderConfig};
 use bowline_api::{Duration, RestoreSpec};
 use k8s_openapi::api::core::v1::TypedLocalObjectReference;
 
@@ -61,7 +61,7 @@ pub(super) struct RestoreOptionArgs {
 
     /// Policy for objects that already exist and differ [default: none]
     #[arg(long, value_name = "POLICY")]
-    existing_resource_policy: Option<ExistingPolicy>,
+    existing_resource_policy: Option<ExistingResourcePolicy>,
 
     /// ConfigMap with the resource modifiers to apply to objects
     #[arg(long, value_name = "NAME")]
@@ -102,7 +102,7 @@ pub(super) struct RestoreOptionArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ExistingPolicy {
+enum ExistingResourcePolicy {
     /// Keep existing objects, with a warning
     None,
     /// Update existing objects to match the backup
@@ -137,8 +137,8 @@ pub(super) fn spec(
         }),
         namespace_mapping: flags::distinct("--namespace-mappings", &options.namespace_mappings)?,
         existing_resource_policy: options.existing_resource_policy.map(|policy| match policy {
-            ExistingPolicy::None => ExistingResourcePolicy::None,
-            ExistingPolicy::Update => ExistingResourcePolicy::Update,
+            ExistingResourcePolicy::None => restore::ExistingResourcePolicy::None,
+            ExistingResourcePolicy::Update => restore::ExistingResourcePolicy::Update,
         }),
         resource_modifier: options.resource_modifier_configmap.as_ref().map(|name| {
             TypedLocalObjectReference {

@@ -141,7 +141,7 @@ fn invalid_or_contradictory_flags_are_refused() {
         (&["--from-backup=b", "-l", "a=b=c"], "is not a valid label selector"),
         (&["R", "--from-backup=b"], "\"R\" is not a name"),
         (&["--from-backup=B"], "\"B\" is not a name"),
-        (&[&format!("--from-backup={}", "x".repeat(250))], "leaves no room for the timestamp"),
+        (&[&format!("--from-backup={}", "x".repeat(250))], "is too long to append a timestamp"),
     ] {
         let error = parse_restore(line).unwrap_err();
         assert!(error.to_string().contains(reason), "{line:?}: {error}");

@@ -121,7 +121,7 @@ fn pod_volume(page: &mut KeyValuePage, volume: &RestoreVolumeInfo, details: bool
 
 /// Hint at further details, if there are any.
 fn more(details: bool) -> &'static str {
-    if details { "<not known>" } else { DETAILS_HINT }
+    if details { "<unknown>" } else { DETAILS_HINT }
 }
 
 fn name(volume: &RestoreVolumeInfo) -> String {

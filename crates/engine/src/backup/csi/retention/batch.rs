@@ -89,7 +89,7 @@ pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, 
 
 /// Outcome of deleting snapshots. Those that are in neither list are deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Discarded {
+pub struct DiscardResult {
     /// Snapshots that could not be deleted, with the reason.
     pub undeleted: Vec<(Target, String)>,
     /// Snapshots without any object by which they could be deleted, with what is missing. Their drivers may still
@@ -97,7 +97,7 @@ pub struct Discarded {
     pub not_found: Vec<(Target, String)>,
 }
 
-impl Discarded {
+impl DiscardResult {
     fn record(&mut self, target: Target, outcome: &Result<DiscardOutcome, RetentionError>) {
         match outcome {
             Ok(DiscardOutcome::Deleted) => {}
@@ -110,9 +110,9 @@ impl Discarded {
 }
 
 /// Deletes snapshots, at their drivers too.
-pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
+pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> DiscardResult {
     let (mut ungrouped, mut grouped) = (Vec::new(), BTreeMap::new());
-    let mut discarded = Discarded::default();
+    let mut discarded = DiscardResult::default();
     let (groups, snapshots): (Vec<_>, Vec<_>) = targets.iter().partition(|one| one.is_group);
     for group in groups {
         grouped.insert(group.clone(), (None, Vec::new()));
@@ -169,14 +169,14 @@ pub async fn discard_and_report(
     targets: &[Target],
     report: &Report,
 ) -> Leftovers {
-    let Discarded { undeleted, not_found } = discard(api, targets).await;
+    let DiscardResult { undeleted, not_found } = discard(api, targets).await;
     for (target, reason) in &undeleted {
         let text = format!("the CSI snapshot could not be deleted and is left over: {reason}");
         report.error(&target.id(), text);
     }
     for (target, missing) in &not_found {
         let text = format!(
-            "the CSI snapshot could not be deleted: {missing}; the driver may still have it"
+            "the CSI snapshot could not be deleted: {missing}; the snapshot may remain in storage"
         );
         report.warn(&target.id(), text);
     }

@@ -77,7 +77,7 @@ async fn thaw(
     let mut unreached = Vec::new();
     for pod in &pods {
         tally.freeze(&pod.id(), tally.now());
-        unreached.extend(Thaw::new(pod, &plan).run(context).await);
+        unreached.extend(PodThaw::new(pod, &plan).run(context).await);
     }
     let frozen = retry_thaw_all(context, unreached, stop).await;
     let frozen = frozen.into_iter().map(|still_frozen| still_frozen.pod.name.clone()).collect();
@@ -215,7 +215,7 @@ async fn report_names_the_annotation_that_holds_the_command() {
     let cluster = Fake::usual().with_exec_script(|_| Err(refused()));
     let (report, tally) = (Report::default(), Tally::default());
     let context = HookContext { cluster: &cluster, report: &report, tally: &tally };
-    let remaining = Thaw::new(&pod, &plan).run(context).await.expect("it was not reached");
+    let remaining = PodThaw::new(&pod, &plan).run(context).await.expect("it was not reached");
     remaining.give_up(context).await;
     let message = format!("{:?}", report.results().errors);
     assert!(

@@ -19,7 +19,7 @@ fn the_storage_location_is_named_or_the_default_one() {
         assert_eq!(labels["velero.io/storage-location"], expected);
     }
     let long = "x".repeat(64);
-    let Prepared { backup, .. } = prepared(json!({"storageLocation": long}), &facts());
+    let PreparedBackup { backup, .. } = prepared(json!({"storageLocation": long}), &facts());
     assert_eq!(backup.metadata.labels.unwrap()["velero.io/storage-location"].len(), 63);
 }
 
@@ -121,7 +121,7 @@ fn each_provider_has_one_snapshot_location() {
     ] {
         let facts = Facts { snapshot_locations: Ok(snapshot_locations(locations)), ..facts() };
         let spec = json!({"volumeSnapshotLocations": asked, "snapshotVolumes": false});
-        let Prepared { backup, outcome } =
+        let PreparedBackup { backup, outcome } =
             prepare(&backup(spec), &facts, &defaults(configured), now());
         match expected {
             Ok(names) => {

@@ -20,7 +20,7 @@ use super::{
     CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, SnapshotSourceError, kind,
     name_in_restore, object,
 };
-use crate::backup::policy::quantity;
+use crate::quantity;
 use crate::report::error_text;
 use crate::resource::GroupResource;
 use crate::restore::volume::ALLOW_EMPTY_HINT;
@@ -77,10 +77,10 @@ enum SnapshotObstacle {
     Source(SnapshotSourceError),
     #[error(
         "the cluster does not serve VolumeSnapshots ({SNAPSHOT_GROUP}): install the snapshot controller and its \
-         definitions"
+         CRDs"
     )]
     SnapshotsNotServed,
-    #[error("the claim requests no storage class, so no driver creates a volume")]
+    #[error("the claim has an empty storageClassName, so no volume is provisioned")]
     NoStorageClass,
     #[error("the cluster has no storage class {0:?}")]
     StorageClassMissing(String),
@@ -88,7 +88,7 @@ enum SnapshotObstacle {
     NoDefaultStorageClass,
     #[error("storage class {class} uses {provisioner}, but the snapshot is of driver {driver}")]
     OtherDriver { class: String, provisioner: String, driver: String },
-    #[error("CSI driver {0} is not installed: no node and no CSIDriver names it")]
+    #[error("CSI driver {0} is not installed: no CSINode and no CSIDriver lists it")]
     DriverMissing(String),
 }
 

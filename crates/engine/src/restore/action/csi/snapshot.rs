@@ -56,8 +56,8 @@ impl RestoreItemAction for CsiSnapshotAction {
         let (mut snapshot, backed_up): (Value, Value) = (read(item)?, read(item_from_backup)?);
         let content = bound_content(&backed_up);
         if content.is_empty() {
-            let text = "the VolumeSnapshot was not bound to a VolumeSnapshotContent at the time of the \
-                 backup";
+            let text = "the VolumeSnapshot was not bound to a VolumeSnapshotContent at the time of \
+                        the backup";
             return Err(Error::new(Code::FailedPrecondition, text));
         }
         if !self.0.is_dry_run
@@ -65,7 +65,7 @@ impl RestoreItemAction for CsiSnapshotAction {
             && let Err(error) = group::ensure_stub(self.0.capabilities(), &member, restore).await
         {
             // Most drivers do not need the stub.
-            tracing::warn!("the stub for the group of a snapshot cannot be created: {error}");
+            tracing::warn!("cannot create the temporary VolumeGroupSnapshotContent: {error}");
         }
         let uid = restore.metadata.uid.as_deref().unwrap_or_default();
         let own = |field: &str| text(&backed_up, &format!("/metadata/{field}"));

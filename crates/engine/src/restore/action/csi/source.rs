@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::super::json::{annotation as annotated, text};
 use super::{CONTENTS, SNAPSHOTS, kind};
-use crate::backup::policy::quantity;
-use crate::restore::unpack::{Contents, ReadError};
+use crate::quantity;
+use crate::unpack::{Contents, ReadError};
 
 /// A snapshot that a volume can be created from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::{Fake, fake};
 use crate::resource::{GroupResource, Resource};
-use crate::restore::unpack::{self, UnpackLimits};
 use crate::testing;
+use crate::unpack::{self, UnpackLimits};
 
 /// An archive of objects, in the directories of their kinds.
 pub(super) fn archive(objects: &[Value]) -> Contents {

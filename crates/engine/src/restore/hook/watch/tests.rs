@@ -5,11 +5,10 @@ use std::sync::atomic::AtomicUsize;
 
 use async_trait::async_trait;
 use bowline_plugin::Item;
-use futures::stream::BoxStream;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::{self, Discovery, ExecOutcome, Fake, Query, Subresource, WatchEvent};
+use crate::cluster::{self, Delegate, ExecOutcome, Fake};
 
 /// A cluster in which commands take as many seconds as their last word says, and that is unreachable at first.
 struct SlowCluster {
@@ -22,17 +21,9 @@ struct SlowCluster {
 }
 
 #[async_trait]
-impl Cluster for SlowCluster {
-    async fn discover(&self) -> cluster::Result<Discovery> {
-        self.fake.discover().await
-    }
-
-    fn list(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<Object>> {
-        self.fake.list(of, query)
+impl Delegate for SlowCluster {
+    fn inner(&self) -> &dyn Cluster {
+        &self.fake
     }
 
     async fn get(
@@ -50,39 +41,6 @@ impl Cluster for SlowCluster {
             Ok(_) => Err(cluster::Error::Unreachable("connection refused".into())),
             Err(_) => self.fake.get(of, namespace, name).await,
         }
-    }
-
-    async fn create(&self, of: &Arc<Resource>, at: &str, item: &Item) -> cluster::Result<Object> {
-        self.fake.create(of, at, item).await
-    }
-
-    async fn patch(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        door: Subresource,
-        patch: &Value,
-    ) -> cluster::Result<Object> {
-        self.fake.patch(of, namespace, name, door, patch).await
-    }
-
-    async fn delete(
-        &self,
-        of: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        uid: Option<&str>,
-    ) -> cluster::Result<()> {
-        self.fake.delete(of, namespace, name, uid).await
-    }
-
-    fn watch(
-        &self,
-        of: &Arc<Resource>,
-        query: Query,
-    ) -> BoxStream<'static, cluster::Result<WatchEvent>> {
-        self.fake.watch(of, query)
     }
 
     async fn exec(&self, exec: &Exec) -> cluster::Result<ExecOutcome> {
@@ -246,7 +204,7 @@ async fn first_running_container_runs_all_its_hooks_first() {
 #[tokio::test(start_paused = true)]
 async fn expired_wait_fails_and_on_error_decides_about_the_rest() {
     for (on_error, counts, commands, seconds, end) in [
-        ("Fail", (3, 3), vec![], 20, "; the 2 hooks after it are not run"),
+        ("Fail", (3, 3), vec![], 20, "; the 2 following hooks are skipped"),
         ("Continue", (3, 2), vec!["db:c".to_owned()], 601, ": waiting"),
     ] {
         let fixture = HookFixture::new(json!([
@@ -261,8 +219,8 @@ async fn expired_wait_fails_and_on_error_decides_about_the_rest() {
         }
         assert_eq!(fixture.finish().await, (counts, seconds, commands));
         let errors = fixture.errors();
-        let begin = "pods/db: the hook \"x\" of the restore in the container \"main\" was not run: the \
-             container was not running within 20 s: waiting";
+        let begin = "pods/db: the hook \"x\" of the restore in the container \"main\" was not run: \
+                     the container was not running within 20 s: waiting";
         assert!(errors[0].starts_with(begin) && errors[0].ends_with(end), "{errors:?}");
         let within = errors.get(1).is_none_or(|error| error.contains("within 600 s"));
         assert!(within, "the server's limit: {errors:?}");
@@ -310,7 +268,7 @@ async fn deleted_pod_is_an_error() {
     let expected_error = |pod: &str, reason: &str| {
         format!(
             "pods/{pod}: the hook \"x\" of the restore in the container \"main\" was not run: the \
-             pod {reason}; the hook after it is not run"
+             pod {reason}; the following hook is skipped"
         )
     };
     assert_eq!(
@@ -391,7 +349,7 @@ async fn failed_hook_stops_later_hooks_unless_on_error_continue() {
                 "pods/db: the hook \"x\" of the restore in the container \"main\" failed: {reason}"
             );
             assert!(errors.len() == 1 && errors[0].starts_with(&begin), "{errors:?}");
-            let stops = errors[0].ends_with("; the hook after it is not run");
+            let stops = errors[0].ends_with("; the following hook is skipped");
             assert_eq!(stops, on_error == Some("Fail"), "{errors:?}");
         }
     }
@@ -471,7 +429,7 @@ async fn stop_ends_all_waits_immediately() {
     let mut errors = fixture.errors();
     errors.sort();
     let hook = "the hook \"x\" of the restore in the container \"main\"";
-    let rest = "; the hook after it is not run";
+    let rest = "; the following hook is skipped";
     assert_eq!(
         errors,
         [

@@ -403,8 +403,8 @@ impl<'a> SnapshotResources<'a> {
         } else if silent.insert(name.clone()) {
             tracing::warn!(
                 name,
-                "the plugin has not updated this VolumePluginBackup for long; waiting until the \
-                 operation times out"
+                "the plugin has not updated this VolumePluginBackup for ten minutes; waiting until \
+                 the operation times out"
             );
         }
     }

@@ -1,14 +1,10 @@
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
 use bowline_api::{DeleteBackupRequest, label};
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tower_service::Service;
 
 use super::super::step::yields_to_restores;
 use super::*;
@@ -24,40 +20,37 @@ struct FakeState {
     accepts_patches: bool,
 }
 
-impl Service<Request<Body>> for FakeApi {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
+impl FakeApi {
+    fn client(&self) -> Client {
+        let fake = self.clone();
+        let service = tower::service_fn(move |request| {
+            let fake = fake.clone();
+            async move { fake.answer(request).await }
+        });
+        Client::new(service, "velero")
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let fake = self.clone();
-        async move {
-            let (parts, body) = request.into_parts();
-            let change = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
-            let mut state = fake.0.lock().unwrap();
-            let answer = match parts.method {
-                Method::PATCH if state.accepts_patches => {
-                    merge(&mut state.backup, change);
-                    Some(state.backup.clone())
-                }
-                Method::GET => state.restores.as_ref().map(|items| {
-                    json!({"apiVersion": "velero.io/v1", "kind": "RestoreList", "metadata": {}, "items": items})
-                }),
-                _ => None,
-            };
-            let mut response = Response::new(Body::from(
-                answer.as_ref().map(Value::to_string).unwrap_or_default().into_bytes(),
-            ));
-            if answer.is_none() {
-                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    async fn answer(&self, request: Request<Body>) -> kube::Result<Response<Body>> {
+        let (parts, body) = request.into_parts();
+        let change = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
+        let mut state = self.0.lock().unwrap();
+        let answer = match parts.method {
+            Method::PATCH if state.accepts_patches => {
+                merge(&mut state.backup, change);
+                Some(state.backup.clone())
             }
-            Ok(response)
+            Method::GET => state.restores.as_ref().map(|items| {
+                json!({"apiVersion": "velero.io/v1", "kind": "RestoreList", "metadata": {}, "items": items})
+            }),
+            _ => None,
+        };
+        let mut response = Response::new(Body::from(
+            answer.as_ref().map(Value::to_string).unwrap_or_default().into_bytes(),
+        ));
+        if answer.is_none() {
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         }
-        .boxed()
+        Ok(response)
     }
 }
 
@@ -96,7 +89,7 @@ impl FakeApi {
     }
 
     fn marker(&self) -> DeletionMarker {
-        let client = Client::new(self.clone(), "velero");
+        let client = self.client();
         DeletionMarker {
             backups: Api::namespaced(client.clone(), "velero"),
             restores: Api::namespaced(client, "velero"),

@@ -120,13 +120,13 @@ fn target_namespaces_are_mapped_and_named_only() {
 fn refusal_names_the_denied_namespaces_and_the_likely_cause() {
     let names: Vec<String> = ["a", "b", "c", "d", "e"].map(str::to_owned).into();
     for (targets, where_text) in [
-        (None, "neither in any namespace nor"),
-        (Some(&names[..1]), r#"neither in the namespace "a" nor"#),
-        (Some(&names[..3]), r#"neither in the namespaces "a", "b", "c" nor"#),
-        (Some(&names[..]), r#"neither in the namespaces "a", "b", "c" and 2 more nor"#),
+        (None, "to create objects in any namespace, or cluster-scoped"),
+        (Some(&names[..1]), r#"objects in the namespace "a", or"#),
+        (Some(&names[..3]), r#"objects in the namespaces "a", "b", "c", or"#),
+        (Some(&names[..]), r#"objects in the namespaces "a", "b", "c" and 2 more, or"#),
     ] {
         let text = refusal_message(targets);
         assert!(text.contains(where_text), "{text}");
-        assert!(text.contains("it was probably installed with the profile `backup-only`"));
+        assert!(text.contains("the server was probably installed with `--profile=backup-only`"));
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn show_refused(
     }
     output::print_message(format_args!("restore `{restore}` would fail validation and never run"));
     for error in errors {
-        output::print_message(format_args!("refused: {}", strip_control_chars(error)));
+        output::print_message(format_args!("validation error: {}", strip_control_chars(error)));
     }
     Ok(Exit::Failed)
 }
@@ -87,7 +87,7 @@ fn summary_lines(restore: &str, backup: &str, plan: &RestorePlan) -> Vec<String>
         count => format!("; {count} other errors"),
     };
     vec![
-        format!("not run: {built_in}plugin actions (known only to the server); hooks"),
+        format!("skipped in a dry run: {built_in}plugin actions (known only to the server); hooks"),
         format!("restore `{restore}` of backup `{backup}`: {}{errors}", counts.join(", ")),
         "nothing was changed".to_owned(),
     ]
@@ -255,7 +255,10 @@ mod tests {
             RestorePlan { entries: Vec::new(), results: Results::default(), not_run: Vec::new() };
         assert_eq!(text(&plan), "");
         let [actions, counts, end] = summary_lines("r", "b", &plan).try_into().unwrap();
-        assert_eq!(actions, "not run: plugin actions (known only to the server); hooks");
+        assert_eq!(
+            actions,
+            "skipped in a dry run: plugin actions (known only to the server); hooks"
+        );
         let expected = "restore `r` of backup `b`: create 0, update 0, skip 0, refuse 0, not \
                         validated 0";
         assert_eq!((counts.as_str(), end.as_str()), (expected, "nothing was changed"));

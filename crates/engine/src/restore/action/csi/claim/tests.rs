@@ -5,7 +5,7 @@ use super::super::super::csi::tests::{
 };
 use super::*;
 use crate::cluster::Fake;
-use crate::restore::download::BackupVolumes;
+use crate::download::BackupVolumes;
 use crate::restore::modifier::Modifiers;
 use crate::restore::reset::VolumeOptions;
 
@@ -95,7 +95,7 @@ fn missing_cluster_support_is_reported() {
         ),
         (claim("gone"), all(), Some("no storage class \"gone\"")),
         (old, all(), Some("no storage class \"gone\"")),
-        (claim(""), all(), Some("requests no storage class")),
+        (claim(""), all(), Some("has an empty storageClassName")),
         (
             json!({"spec": {}}),
             ClusterSupport { classes: &classes[1..], ..all() },

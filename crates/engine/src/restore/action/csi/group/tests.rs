@@ -1,7 +1,7 @@
 use super::super::tests::{CsiFixture, VOLUME_OPTIONS, csi_fixture, restore, with_csi};
 use super::*;
 use crate::cluster::Fake;
-use crate::restore::download::BackupVolumes;
+use crate::download::BackupVolumes;
 
 const PLURAL: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
 
