@@ -1,6 +1,7 @@
 //! The targets, and what they share.
 
 mod archive;
+mod archive_index;
 mod backup_actions;
 pub mod bucket_files;
 mod credentials;
@@ -28,9 +29,10 @@ use crate::Target;
 const MIB: usize = 1 << 20;
 
 /// All targets.
-pub const ALL: [Target; 18] = [
+pub const ALL: [Target; 19] = [
     // An entry may have 8 MiB, for which there is one buffer.
     Target { name: "archive", base_memory: 24 * MIB, run: archive::run },
+    Target { name: "archive-index", base_memory: MIB, run: archive_index::run },
     Target { name: "backup-actions", base_memory: 8 * MIB, run: backup_actions::run },
     Target { name: "bucket-files", base_memory: 8 * MIB, run: bucket_files::run },
     Target { name: "credentials", base_memory: MIB, run: credentials::run },

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use bowline_engine::GroupResource;
-use bowline_engine::restore::unpack::{Contents, UnpackLimits, unpack};
+use bowline_engine::unpack::{Contents, UnpackLimits, unpack};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 

@@ -473,7 +473,7 @@ fn message_about_an_item_is_short_whatever_the_item_contains() {
     let contents = unpacked(&gzip(&tar(&entries)), UnpackLimits::default()).unwrap();
     assert_eq!(contents.damage.len(), 4);
     for damage in texts(&contents.damage) {
-        assert!(damage.contains("not the JSON of an object: invalid type: string"), "{damage:.99}");
+        assert!(damage.contains("not a JSON object: invalid type: string"), "{damage:.99}");
         assert!(damage.len() < 1000, "{}", damage.len());
     }
 }
