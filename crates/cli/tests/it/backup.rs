@@ -128,24 +128,26 @@ fn delete_with_wait_reports_server_errors() {
         restore::put_completed_backup(&env, name);
         let requests = env.api::<DeleteBackupRequest>();
         let backups = env.api::<Backup>();
-        let server = cluster().runtime.spawn(async move {
-            let request = eventually("the deletion is requested", TIMEOUT, async || {
-                let list = requests.list(&ListParams::default()).await.unwrap().items;
-                let found = list.into_iter().find(|request| request.spec.backup_name == name);
-                found.and_then(|request| request.metadata.name)
+        let server = std::thread::spawn(move || {
+            cluster().runtime.block_on(async move {
+                let request = eventually("the deletion is requested", TIMEOUT, async || {
+                    let list = requests.list(&ListParams::default()).await.unwrap().items;
+                    let found = list.into_iter().find(|request| request.spec.backup_name == name);
+                    found.and_then(|request| request.metadata.name)
+                })
+                .await;
+                if errors.is_null() {
+                    backups.delete(name, &DeleteParams::default()).await.unwrap();
+                    requests.delete(&request, &DeleteParams::default()).await.unwrap();
+                } else {
+                    let status = json!({"status": {"phase": "Processed", "errors": errors}});
+                    let patch = Patch::Merge(status);
+                    requests.patch(&request, &PatchParams::default(), &patch).await.unwrap();
+                }
             })
-            .await;
-            if errors.is_null() {
-                backups.delete(name, &DeleteParams::default()).await.unwrap();
-                requests.delete(&request, &DeleteParams::default()).await.unwrap();
-            } else {
-                let status = json!({"status": {"phase": "Processed", "errors": errors}});
-                let patch = Patch::Merge(status);
-                requests.patch(&request, &PatchParams::default(), &patch).await.unwrap();
-            }
         });
         let ended = env.run(&["backup", "delete", name, "--confirm", "--wait"]);
-        cluster().runtime.block_on(server).unwrap();
+        server.join().unwrap();
         (ended.code, ended.stderr)
     };
     let (code, stderr) = answer("gone", Value::Null);

@@ -243,7 +243,7 @@ async fn index_of_another_archive_is_noticed() {
 }
 
 #[tokio::test]
-async fn missing_files_are_distinguished() {
+async fn missing_index_and_missing_archive_are_different_errors() {
     let world = World::with(&sample(10, 5).await).await;
     let key = |file| Key::Backup(world.backup.clone(), file);
     let delete = async |file| {
