@@ -280,10 +280,10 @@ mod tests {
         for _ in 0..1000 {
             report.error(ReportSubject::Run, long.as_str());
         }
-        let kept = report.messages().0;
-        let bytes: usize = kept.iter().map(|message| message.text.len()).sum();
+        let messages = report.messages().0;
+        let bytes: usize = messages.iter().map(|message| message.text.len()).sum();
         assert!((1..=MAX_KEPT_BYTES).contains(&bytes), "{bytes}");
-        let more = format!("and {} more; see the log", 1000 - kept.len());
+        let more = format!("and {} more; see the log", 1000 - messages.len());
         assert_eq!(report.results().errors.velero.last(), Some(&more));
     }
 }

@@ -400,12 +400,12 @@ async fn canceled_block_keeps_the_snapshots_that_were_answered_on_the_record() {
     *disk.cancels.lock() = Some(run.cancel.clone());
     let outcome = backup::run(run, Timestamp::now()).await;
     assert!(matches!(outcome.archive, Err(backup::FatalError::Canceled)), "{:?}", outcome.archive);
-    let taken: Vec<String> = disk.snapshots.lock().values().cloned().collect();
-    assert!(!taken.is_empty());
+    let snapshot_ids: Vec<String> = disk.snapshots.lock().values().cloned().collect();
+    assert!(!snapshot_ids.is_empty());
     let in_flight = recover(journal.records()).in_flight;
     let created: Vec<_> =
         in_flight.into_iter().filter_map(|intent| intent.snapshot?.created).collect();
-    for id in &taken {
+    for id in &snapshot_ids {
         assert!(created.contains(id), "{id} in {created:?} of {:?}", journal.records());
     }
 }
@@ -414,10 +414,10 @@ async fn canceled_block_keeps_the_snapshots_that_were_answered_on_the_record() {
 async fn run_that_has_begun_blocks_waits_longer_for_its_bucket() {
     use std::time::Duration;
 
-    let begun = BlockStarted::default();
+    let block = BlockStarted::default();
     for (records, waited) in [
         (Vec::new(), Duration::from_secs(20)..Duration::from_mins(2)),
-        (vec![JournalEntry::BlockStarted(begun)], Duration::from_mins(5)..Duration::from_mins(7)),
+        (vec![JournalEntry::BlockStarted(block)], Duration::from_mins(5)..Duration::from_mins(7)),
     ] {
         let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
         let away = |call, _: &str| {

@@ -83,8 +83,8 @@ impl BackupRun<'_> {
             }
             if earlier.is_some() {
                 let reason = format!("cannot write the results: {}", status_message(&error));
-                let kept = self.kept_csi_message();
-                return Ok(NextStage::finished(status.failed(format!("{reason}{kept}"))));
+                let remaining = self.kept_csi_message();
+                return Ok(NextStage::finished(status.failed(format!("{reason}{remaining}"))));
             }
             let leftovers = self.delete_unrecorded_csi_snapshots(&operations).await;
             let reason = format!("cannot write the results: {}{leftovers}", status_message(&error));

@@ -29,13 +29,13 @@ impl BackupRun<'_> {
         let key =
             |one: &Snapshot| (one.spec.location.clone(), one.status.provider_snapshot_id.clone());
         let mut deleted: BTreeSet<_> = snapshots.iter().map(key).collect();
-        let left = delete_plugin_snapshots(self.context, snapshots, report).await;
-        for one in &left {
+        let remaining = delete_plugin_snapshots(self.context, snapshots, report).await;
+        for one in &remaining {
             deleted.remove(&key(one));
         }
         // Those of a block that was not completed are in flight, according to the journal.
         self.resources.journal.record_deleted(&deleted).await;
-        left
+        remaining
     }
 
     /// Removes the leftovers of a backup whose Backup is gone: first its snapshots, then its files in the bucket,

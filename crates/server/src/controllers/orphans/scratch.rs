@@ -192,8 +192,9 @@ mod tests {
         let bucket = bucket(StoreCall::Delete, Code::PermissionDenied).await;
         let mut attempts = ScratchAttempts::default();
         for second in 0..60 {
-            let kept = delete_scratch(&listed_journal(), &bucket, &mut attempts, at(second)).await;
-            kept.expect_err("a role may just be changed");
+            let outcome =
+                delete_scratch(&listed_journal(), &bucket, &mut attempts, at(second)).await;
+            outcome.expect_err("a role may just be changed");
         }
         let outcome = delete_scratch(&listed_journal(), &bucket, &mut attempts, at(3600)).await;
         let outcome = outcome.expect("the journal is kept for a scratch file");

@@ -63,13 +63,13 @@ fn a_snapshot_in_flight_is_given_up_a_day_after_its_own_first_failure() {
 
 #[test]
 fn a_commit_may_arrive_until_the_bucket_was_without_it_for_an_hour() {
-    let mut kept = KeptJournal::default();
-    assert!(!kept.is_commit_settled(at(0)));
-    assert!(!kept.is_commit_settled(at(3599)));
-    assert!(kept.is_commit_settled(at(3600)));
+    let mut journal = KeptJournal::default();
+    assert!(!journal.is_commit_settled(at(0)));
+    assert!(!journal.is_commit_settled(at(3599)));
+    assert!(journal.is_commit_settled(at(3600)));
     // The bucket was away meanwhile.
-    kept.no_record_since = None;
-    assert!(!kept.is_commit_settled(at(7200)));
+    journal.no_record_since = None;
+    assert!(!journal.is_commit_settled(at(7200)));
 }
 
 #[test]
@@ -84,11 +84,11 @@ fn an_empty_location_proves_nothing_about_a_snapshot_in_flight() {
 
 #[test]
 fn a_snapshot_that_is_known_to_exist_is_never_given_up() {
-    let mut kept = KeptJournal::default();
+    let mut journal = KeptJournal::default();
     let mut known = intent("known");
     known.snapshot.as_mut().unwrap().created = Some("snap-1".to_owned());
     for day in 0..1000 {
-        assert!(!kept.gives_up(&known, at(day * 86_400)), "after {day} days");
+        assert!(!journal.gives_up(&known, at(day * 86_400)), "after {day} days");
     }
 }
 

@@ -115,15 +115,15 @@ async fn call_waits_for_a_publication_that_does_not_hang() {
     let gate = BucketGate::new(4, 2, Duration::from_secs(60));
     let (release, hang) = mpsc::channel::<()>();
     let publishing = gate.clone();
-    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
     let publication = tokio::spawn(async move {
         let publish = move || {
-            let _ = begun.send(());
+            let _ = started.send(());
             let _ = hang.recv();
         };
         publishing.run_publication("k", publish).await
     });
-    has_begun.recv().await.unwrap();
+    starts.recv().await.unwrap();
     let mut call = Box::pin(gate.run_blocking("k", || ()));
     assert!(futures::poll!(&mut call).is_pending());
     drop(release);
