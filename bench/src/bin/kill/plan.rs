@@ -276,8 +276,8 @@ impl Planner {
         }
     }
 
-    /// Two kills before or in the blocks, which a run is sure to survive, two behind, and now and then one at a random
-    /// time.
+    /// Two or three kills before or in the blocks, which a run is sure to survive, two behind, and now and then one at a
+    /// random time.
     fn targets_across_run(&mut self, number: u32) -> Vec<KillTarget> {
         let first = match number % 16 {
             4 => self.random_time(),
@@ -310,6 +310,12 @@ impl Planner {
                 targets.push(KillTarget::At(Failpoint::SnapshotCreated, 1));
             }
             _ => {}
+        }
+        // A third one, until each failpoint of the blocks was hit.
+        if Self::stage_order(&second) == RunStage::Blocks
+            && !self.is_stage_covered(RunStage::Blocks)
+        {
+            targets.push(self.pick_target(&[RunStage::Blocks]));
         }
         targets.push(second);
         if let KillTarget::At(Failpoint::SnapshotCreated | Failpoint::CsiSnapshotCreated, _) =
@@ -429,7 +435,7 @@ mod tests {
 
     #[test]
     fn every_failpoint_is_planned_within_cis_kills() {
-        for seed in 0..20 {
+        for seed in 0..200 {
             let found = planned_points(&mut Planner::new(seed, None, true), 110);
             let missing: Vec<_> =
                 Failpoint::ALL.iter().filter(|one| !found.contains(one)).collect();
