@@ -38,6 +38,7 @@ mod filter_lists;
 pub mod glob;
 mod hook;
 pub mod journal;
+mod json;
 pub mod leftover;
 mod lookup;
 pub mod operation;

@@ -32,7 +32,6 @@ use std::sync::Arc;
 use bowline_plugin::error_chain;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use serde_json::Value;
 
 use super::objection::{Objection, Objections, RemainingData};
 use super::{DeletionJob, Stopped, report_error};
@@ -181,10 +180,6 @@ async fn delete_one(
         report_error(report, format!("error deleting {description}: {}", error.text()));
     }
     Ok(())
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -38,7 +38,6 @@ mod crd_preserve_fields;
 pub(crate) mod csi;
 mod init_restore_hook;
 mod job;
-mod json;
 mod lookup;
 mod pod;
 mod pvc;

@@ -19,6 +19,7 @@ use super::request::{ExistingResourcePolicy, Request};
 use super::{Context, collision, volume};
 use crate::cluster::{Error, Subresource};
 use crate::item::Object;
+use crate::json::text;
 use crate::resource::Resource;
 
 /// Interval between checks whether a definition is served.
@@ -64,7 +65,7 @@ pub(super) async fn apply(
     object: &Value,
 ) -> Result<AppliedObject, ApplyError> {
     let item = Item::from_value(object)?;
-    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let name = text(object, "/metadata/name");
     let create = || context.cluster.create(resource, namespace, &item);
     let applied = match context.rate_limiter.send(create).await {
         Ok(created) => AppliedObject { action: AppliedAction::Created, created: Some(created) },

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use bowline_plugin::ResourceIdentifier;
 use serde_json::{Map, Value};
 
+use crate::json::annotation;
+
 /// The annotation that records the item.
 const RESTORED_FROM: &str = "bowline.io/restored-from";
 
@@ -71,7 +73,7 @@ pub(super) fn set_origin(object: &mut Value, item: Option<&ResourceIdentifier>) 
 
 /// The item that an object was created from, according to its annotation.
 pub(super) fn origin_item(object: &Value) -> Option<&str> {
-    object.pointer("/metadata/annotations")?.get(RESTORED_FROM)?.as_str()
+    annotation(object, RESTORED_FROM)
 }
 
 /// Extends a merge patch so that it copies the recorded item of another object.

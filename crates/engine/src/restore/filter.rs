@@ -24,6 +24,7 @@ use serde_json::Value;
 
 pub use crate::filter_lists::Lists;
 use crate::glob::{Glob, Globs};
+use crate::json;
 use crate::resource::{GroupResource, Resources};
 use crate::selector::Selector;
 
@@ -270,20 +271,18 @@ impl Filter {
 
 /// Skips items that must never be restored, regardless of the filters.
 pub fn check_content(kind: &GroupResource, object: &Value) -> RestoreVerdict {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     match (kind.group.as_str(), kind.resource.as_str()) {
         ("", "pods") => {
-            let annotations = object.pointer("/metadata/annotations");
-            let mirror = annotations.and_then(|annotations| annotations.get(MIRROR_POD));
-            if matches!(text("/status/phase"), "Succeeded" | "Failed") {
+            let mirror = json::annotation(object, MIRROR_POD);
+            if matches!(json::text(object, "/status/phase"), "Succeeded" | "Failed") {
                 RestoreVerdict::Skip(Reason::Completed)
-            } else if mirror.and_then(Value::as_str).is_some_and(|mirror| !mirror.is_empty()) {
+            } else if mirror.is_some_and(|mirror| !mirror.is_empty()) {
                 RestoreVerdict::Skip(Reason::MirrorPod)
             } else {
                 RestoreVerdict::Restore
             }
         }
-        ("batch", "jobs") if !text("/status/completionTime").is_empty() => {
+        ("batch", "jobs") if !json::text(object, "/status/completionTime").is_empty() => {
             RestoreVerdict::Skip(Reason::Completed)
         }
         _ => RestoreVerdict::Restore,

@@ -44,6 +44,7 @@ use super::{FatalError, Options, Progress, action, collision, visit_all, volume}
 use crate::cluster::{Cluster, Error, Subresource};
 use crate::download::BackupVolumes;
 use crate::item::Object;
+use crate::json::text;
 use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
@@ -407,7 +408,7 @@ impl Planner {
         refused: Error,
     ) -> Finding {
         let ReadyObject { resource, namespace, value, .. } = ready;
-        let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let name = text(value, "/metadata/name");
         let get = || context.cluster.get(resource, namespace, name);
         let found: Value = match context.rate_limiter.send(get).await {
             Ok(Some(found)) => match found.item.parse() {

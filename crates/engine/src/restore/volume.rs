@@ -29,6 +29,7 @@ use super::Context;
 use super::item::SkipReason;
 use super::item_journal::EarlierVolume;
 use super::reset::{self, ClaimBinding, SavedData, VolumeDecision};
+use crate::json::text;
 use crate::leftover::LEFT_OVER;
 use crate::resource::GroupResource;
 pub use claim_tracker::ClaimTracker;
@@ -281,7 +282,7 @@ fn node_path(volume: &Value) -> Option<&'static str> {
 }
 
 fn name_of(value: &Value) -> &str {
-    value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+    text(value, "/metadata/name")
 }
 
 fn describe_volume(snapshot: &Snapshot, volume: &VolumeId, plugin: &str) -> String {
@@ -392,8 +393,8 @@ pub(super) fn has_data(context: &Context, id: &ResourceIdentifier) -> bool {
 
 fn decide<'a>(context: &'a Context, name: &str, volume: &Value) -> VolumeDecision<'a> {
     let backup_volumes = &context.volumes;
-    let claim = |pointer: &str| volume.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (namespace, claim) = (claim("/spec/claimRef/namespace"), claim("/spec/claimRef/name"));
+    let namespace = text(volume, "/spec/claimRef/namespace");
+    let claim = text(volume, "/spec/claimRef/name");
     let info = backup_volumes.infos.iter().find(|info| info.pv_name == name);
     // In an old backup only the claim has this information.
     let (has_csi_snapshot, has_data_upload) = if info.is_none() {

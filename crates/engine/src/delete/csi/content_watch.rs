@@ -13,10 +13,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::deletion_unit::{ContentKind, ContentState};
 use super::error::CsiDeletionError;
-use super::{CsiResources, DeletionJob, text};
+use super::{CsiResources, DeletionJob};
 use crate::cluster::events::last_warning;
 use crate::cluster::{self, Query, Subresource, WatchEvent};
 use crate::item::Object;
+use crate::json::text;
 use crate::resource::Resource;
 
 /// Delay before the first nudge of the controllers; it doubles each time.

@@ -11,11 +11,12 @@ use tokio::time::Instant;
 use super::content_watch::{ClusterContent, ContentDeletionWatch, get};
 use super::deletion_unit::{ContentKind, DeletionUnit};
 use super::error::{BoundObject, CsiDeletionError};
-use super::{CsiResources, DeletableCsiSnapshot, DeletionJob, text};
+use super::{CsiResources, DeletableCsiSnapshot, DeletionJob};
 use crate::backoff::Backoff;
 use crate::cluster::{Query, Subresource};
 use crate::csi::{being_deleted_patch, deletion_policy_patch, group_being_deleted_patch};
 use crate::failpoint::{self, Failpoint};
+use crate::json::text;
 use crate::resource::Resource;
 
 /// Maximum number of contents created for a snapshot whose deletion is not proven.

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use bowline_api::label;
 use serde_json::{Value, json};
 
-use super::{DeletableCsiSnapshot, text};
+use super::DeletableCsiSnapshot;
 use crate::csi::{DELETION_SECRET, GROUP_DELETION_SECRET};
 use crate::journal::digest;
+use crate::json::text;
 
 /// A snapshot, or all snapshots of a group, which one driver call deletes.
 pub(super) struct DeletionUnit<'a> {

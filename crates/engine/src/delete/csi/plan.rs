@@ -7,8 +7,8 @@ use bowline_store::file::{BackupVolumeInfo, Method};
 use serde_json::Value;
 
 use super::super::BackupInventory;
-use super::text;
 use crate::csi::{DELETION_SECRET, GROUP_DELETION_SECRET};
+use crate::json::text;
 
 /// A CSI snapshot to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use super::{DeletableCsiSnapshot, Objection, text};
+use super::{DeletableCsiSnapshot, Objection};
 use crate::cluster::{self, Cluster, Query};
 use crate::csi::{
     CLASSES, DELETION_SECRET, GROUP_CLASSES, GROUP_DELETION_SECRET, group_resource, resource,
 };
+use crate::json::text;
 use crate::resource::{Resource, Resources};
 
 /// Parameters of a class that name its Secret: name and namespace.

@@ -17,6 +17,7 @@ use crate::cluster::{Fake, Query, Subresource, WatchEvent, fake};
 use crate::csi::{
     BEING_DELETED, GROUP, GROUP_BEING_DELETED, GROUP_DELETION_SECRET, GROUP_SNAPSHOT_API_GROUP,
 };
+use crate::json::text;
 use crate::resource::GroupResource;
 use crate::unpack::UnpackLimits;
 

@@ -6,7 +6,7 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::edit;
-use super::json::{elements_mut, text};
+use crate::json::{elements_mut, text};
 
 /// Replaces side effects that `v1` refuses, such as `Unknown`, by `None`. Clusters that served both versions kept
 /// them.

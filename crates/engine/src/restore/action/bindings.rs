@@ -8,7 +8,7 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::edit;
-use super::json::elements_mut;
+use crate::json::elements_mut;
 
 /// Maps the namespaces of the subjects of bindings of one kind, `rolebindings` or
 /// `clusterrolebindings`.

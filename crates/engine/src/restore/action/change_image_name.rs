@@ -8,9 +8,9 @@ use bowline_api::Restore;
 use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, RestoreOutput, Result};
 use serde_json::Value;
 
-use super::json::{elements_mut, text};
 use super::lookup::{CachedLookup, Lookup, cached_or_read};
 use super::{CHANGE_IMAGE_NAME, edit};
+use crate::json::{elements_mut, text};
 
 /// Renames the images of containers according to a ConfigMap.
 ///

@@ -8,9 +8,9 @@ use bowline_api::Restore;
 use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, RestoreOutput, Result};
 use serde_json::Value;
 
-use super::json::{elements_mut, text};
 use super::lookup::{CachedLookup, Lookup, cached_or_read};
 use super::{CHANGE_STORAGE_CLASS, read, write};
+use crate::json::{elements_mut, text};
 
 /// Changes the class of claims and volumes according to a ConfigMap, to classes that exist.
 pub(super) struct ChangeStorageClass {

@@ -6,7 +6,7 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::edit;
-use super::json::{elements_mut, map, remove, text};
+use crate::json::{elements_mut, map, remove, text};
 
 /// Moves `preserveUnknownFields: true`, which `v1` refuses in new definitions, into their schemas.
 pub(super) struct CrdPreserveFields;

@@ -135,7 +135,7 @@ impl CsiRestoreContext {
     /// The driver of a VolumeSnapshotContent after the modifiers.
     fn driver(&self, content: &Value) -> String {
         let content = self.modified(&kind(CONTENTS), content);
-        super::json::text(&content, "/spec/driver").to_owned()
+        crate::json::text(&content, "/spec/driver").to_owned()
     }
 }
 

@@ -19,9 +19,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::json::{map, text};
 use super::{read, target_namespace, write};
 use crate::glob::Globs;
+use crate::json::{map, text};
 use crate::selector::Selector;
 
 /// Adds the init containers of hooks to pods, before the pod's own, but after the one that waits for its volumes.

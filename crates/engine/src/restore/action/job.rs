@@ -6,7 +6,7 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::edit;
-use super::json::remove_entries;
+use crate::json::remove_entries;
 
 /// Removes the labels with the uid of the original Job. The restored one has a new uid, and gets labels with it.
 pub(super) struct Job;

@@ -7,8 +7,8 @@ use bowline_plugin::{
 };
 use serde_json::Value;
 
-use super::json::{elements_mut, remove, remove_elements, text};
 use super::{id, read, write};
+use crate::json::{elements_mut, remove, remove_elements, text};
 
 /// Removes the values that the cluster assigned to a pod: its node, its priority, and the volume with the token of its
 /// ServiceAccount, which is injected anew. Adds its PriorityClass.

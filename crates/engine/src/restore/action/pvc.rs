@@ -8,8 +8,8 @@ use bowline_plugin::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::remove_entries;
 use super::{edit, id, read};
+use crate::json::remove_entries;
 
 /// Removes the annotations that controllers set when they bound a claim, and adds the volume that it was bound to.
 pub(super) struct Pvc;

@@ -8,9 +8,9 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::remove_entries;
 use super::lookup::{Accounts, CachedLookup, Lookup, cached_or_read};
 use super::{edit, read, target_namespace};
+use crate::json::remove_entries;
 
 /// Skips the tokens that Kubernetes generated for ServiceAccounts, and empties those that users requested, so that
 /// Kubernetes fills them anew.

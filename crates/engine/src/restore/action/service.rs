@@ -13,7 +13,7 @@ use bowline_plugin::{
 use serde_json::Value;
 
 use super::edit;
-use super::json::{annotation, elements, elements_mut, remove, text};
+use crate::json::{annotation, elements, elements_mut, remove, text};
 
 /// Removes cluster IPs, and node ports unless they are to be preserved or a user chose them. IP families stay: they
 /// determine the kind of the new addresses.

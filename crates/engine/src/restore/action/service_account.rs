@@ -6,7 +6,7 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::edit;
-use super::json::{remove_elements, text};
+use crate::json::{remove_elements, text};
 
 /// Removes references to tokens that Kubernetes generated, which `velero.io/secret` skips. Velero removes only one of
 /// several.

@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use DefaultValue::{Flag, Number, Text};
 
+use crate::json;
+
 /// The API groups that Kubernetes itself defines.
 const GROUPS: [&str; 23] = [
     "",
@@ -374,7 +376,7 @@ pub(super) fn filled_by_controllers(object: &Value) -> Option<&'static str> {
 
 /// True if an object belongs to the cluster itself: servers and controllers write it, and would write it again.
 pub(super) fn is_managed_by_cluster(cluster: &Value) -> bool {
-    let text = |pointer: &str| cluster.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let text = |pointer: &str| json::text(cluster, pointer);
     let metadata = |map: &str, key: &str| {
         let found = cluster.get("metadata").and_then(|metadata| metadata.get(map)?.get(key));
         found.and_then(Value::as_str)

@@ -23,6 +23,7 @@ use super::super::action::CSI_PVC_ACTION;
 use super::super::action::csi::{CONTENTS, GROUP_CONTENTS, GROUP_GROUP, kind};
 use crate::cluster::watch::{WaitOutcome, WatchedObjects, wait_until};
 use crate::cluster::{Cluster, Error, Query, Subresource};
+use crate::json::text;
 use crate::operation::{Operation, State};
 use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resource, Resources};
@@ -373,10 +374,6 @@ fn handles(stub: &Value) -> BTreeSet<String> {
     let handles = stub.pointer("/spec/source/groupSnapshotHandles/volumeSnapshotHandles");
     let handles = handles.and_then(Value::as_array).into_iter().flatten();
     handles.filter_map(|handle| Some(handle.as_str()?.to_owned())).collect()
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

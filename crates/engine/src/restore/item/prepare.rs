@@ -16,6 +16,7 @@ use super::super::volume::{self, BlockingVolume, PreparedVolume};
 use super::super::{collision, reset};
 use super::{ItemError, ItemRestore, SkipReason, VisitReason};
 use crate::item::Object;
+use crate::json;
 use crate::resource::{GroupResource, Resource};
 
 /// Classification of an item of the archive.
@@ -193,9 +194,7 @@ impl ItemRestore<'_> {
         reset::set_namespace(value, target)?;
         let (backup, restore) = (&context.request.backup_name, &context.request.name);
         reset::set_restore_labels(value, backup.as_str(), restore.as_str())?;
-        let text = |pointer: &str| {
-            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
+        let text = |pointer: &str| json::text(value, pointer).to_owned();
         let (api_version, kind) = (text("/apiVersion"), text("/kind"));
         // An item that was not converted is reported under its stored kind.
         let resource = served_api.versions.of_kind(&api_version, &kind);

@@ -18,6 +18,7 @@ use crate::cluster::events::last_warning;
 use crate::cluster::watch::{ReflectedState, Reflector};
 use crate::cluster::{Cluster, Query, WatchEvent};
 use crate::item::Object;
+use crate::json;
 use crate::resource::{Resource, Resources};
 
 /// Time that a progress query waits for the end.
@@ -52,9 +53,7 @@ struct ClaimState {
 impl ClaimState {
     fn of(object: &Object) -> Self {
         let value: Value = object.item.parse().unwrap_or_default();
-        let text = |pointer: &str| {
-            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
+        let text = |pointer: &str| json::text(&value, pointer).to_owned();
         Self {
             uid: text("/metadata/uid"),
             phase: text("/status/phase"),

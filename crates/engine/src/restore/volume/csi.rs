@@ -15,6 +15,7 @@ use super::super::action::csi::{self, CONTENTS, SNAPSHOT_GROUP, SNAPSHOTS};
 use super::error::{ClaimError, MissingSource};
 use crate::failpoint::{self, Failpoint};
 use crate::item::Object;
+use crate::json::{annotation as annotated, text};
 use crate::operation::{Kind, Operation};
 use crate::resource::GroupResource;
 
@@ -163,12 +164,4 @@ pub(super) fn claim_data_kinds(context: &Context, namespace: &str, name: &str) -
         return (false, has(annotation::DATA_UPLOAD_NAME));
     }
     (has(label::VOLUME_SNAPSHOT_NAME), false)
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn annotated<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.pointer("/metadata/annotations")?.get(key)?.as_str()
 }

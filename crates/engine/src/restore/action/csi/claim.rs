@@ -12,7 +12,6 @@ use bowline_store::file::{BackupVolumeInfo, Method, Outcome};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::json::{annotation as annotated, map, text};
 use super::super::lookup::action_error;
 use super::super::{id, read, target_namespace, write};
 use super::cluster_capabilities::StorageClass;
@@ -20,6 +19,7 @@ use super::{
     CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, SnapshotSourceError, kind,
     name_in_restore, object,
 };
+use crate::json::{annotation as annotated, map, text};
 use crate::quantity;
 use crate::report::error_text;
 use crate::resource::GroupResource;

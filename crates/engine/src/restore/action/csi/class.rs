@@ -7,8 +7,8 @@ use bowline_plugin::{
 };
 use serde_json::Value;
 
-use super::super::json::annotation as annotated;
 use super::super::{id, read};
+use crate::json::annotation as annotated;
 
 /// Adds the secret for listing snapshots.
 pub(super) struct CsiSnapshotClassAction;

@@ -10,11 +10,11 @@ use bowline_plugin::{
 };
 use serde_json::{Value, json};
 
-use super::super::json::{annotation as annotated, map, remove_entries, text};
 use super::super::{id, read, target_namespace, write};
 use super::cluster_capabilities::SnapshotClass;
 use super::source::{annotated_handle, handle};
 use super::{CsiRestoreContext, IN_PROGRESS_ANNOTATIONS, SNAPSHOTS, kind, name_in_restore};
+use crate::json::{annotation as annotated, map, remove_entries, text};
 
 /// Makes a content refer to the snapshot by its handle, with the policy `Retain`.
 pub(super) struct CsiSnapshotContentAction(Arc<CsiRestoreContext>);

@@ -9,7 +9,6 @@ use bowline_plugin::{Item, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::json::{annotation as annotated, text};
 use super::super::lookup::action_error;
 use super::super::write;
 use super::cluster_capabilities::ClusterCapabilities;
@@ -18,6 +17,7 @@ use crate::csi::{
     GROUP_CLASSES, GROUP_CONTENTS, GROUP_DELETION_SECRET, GROUP_SNAPSHOT_API_GROUP, group_resource,
 };
 use crate::journal::digest;
+use crate::json::{annotation as annotated, text};
 
 /// Maximum number of attempts to update a stub after conflicts.
 const MAX_ATTEMPTS: u32 = 5;

@@ -9,11 +9,11 @@ use bowline_plugin::{
 };
 use serde_json::{Value, json};
 
-use super::super::json::{map, text};
 use super::super::{read, write};
 use super::claim::must_include;
 use super::source::bound_content;
 use super::{CONTENTS, CsiRestoreContext, group, name_in_restore, object};
+use crate::json::{map, text};
 
 /// Binds a VolumeSnapshot to its content, which is restored before it.
 pub(super) struct CsiSnapshotAction(Arc<CsiRestoreContext>);

@@ -4,8 +4,8 @@ use bowline_api::annotation;
 use bowline_plugin::InvalidItem;
 use serde_json::Value;
 
-use super::super::json::{annotation as annotated, text};
 use super::{CONTENTS, SNAPSHOTS, kind};
+use crate::json::{annotation as annotated, text};
 use crate::quantity;
 use crate::unpack::{Contents, ReadError};
 

@@ -3,27 +3,27 @@
 use serde_json::{Map, Value};
 
 /// The string at a pointer; empty if there is none.
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The value of an annotation. A pointer does not work, since the key may contain slashes.
-pub(super) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/annotations")?.get(key)?.as_str()
 }
 
 /// The map at a pointer.
-pub(super) fn map<'a>(object: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
+pub(crate) fn map<'a>(object: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
     object.pointer_mut(pointer)?.as_object_mut()
 }
 
 /// The elements of a list.
-pub(super) fn elements<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
+pub(crate) fn elements<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
     object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// The elements of a list, to be edited.
-pub(super) fn elements_mut<'a>(
+pub(crate) fn elements_mut<'a>(
     object: &'a mut Value,
     pointer: &str,
 ) -> impl Iterator<Item = &'a mut Value> {
@@ -31,7 +31,7 @@ pub(super) fn elements_mut<'a>(
 }
 
 /// Removes fields of the map at a pointer. Returns true if any existed.
-pub(super) fn remove(object: &mut Value, pointer: &str, keys: &[&str]) -> bool {
+pub(crate) fn remove(object: &mut Value, pointer: &str, keys: &[&str]) -> bool {
     let Some(map) = map(object, pointer) else { return false };
     let before = map.len();
     map.retain(|key, _| !keys.contains(&key.as_str()));
@@ -40,7 +40,7 @@ pub(super) fn remove(object: &mut Value, pointer: &str, keys: &[&str]) -> bool {
 
 /// Removes entries of a map in a field of the map at a pointer, and the field if the map becomes empty, as the API
 /// server would. Returns true if any existed.
-pub(super) fn remove_entries(
+pub(crate) fn remove_entries(
     object: &mut Value,
     pointer: &str,
     field: &str,
@@ -57,7 +57,7 @@ pub(super) fn remove_entries(
 
 /// Removes elements of a list in a field of the map at a pointer, and the field if the list becomes empty. Returns
 /// true if any existed.
-pub(super) fn remove_elements(
+pub(crate) fn remove_elements(
     object: &mut Value,
     pointer: &str,
     field: &str,
