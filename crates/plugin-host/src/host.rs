@@ -1,5 +1,8 @@
 //! All plugins of a server.
 
+#[cfg(feature = "testing")]
+pub(crate) mod in_process;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -37,6 +40,8 @@ struct Inner {
     options: Arc<Options>,
     registry: Registry,
     configured: Mutex<HashMap<ConfiguredKey, Arc<Slot>>>,
+    #[cfg(feature = "testing")]
+    in_process: Option<Arc<in_process::InProcess>>,
 }
 
 /// Identity of a configured process. The content of the credentials is part of it, so that rotated
@@ -53,7 +58,13 @@ impl Host {
         for problem in registry.problems() {
             tracing::error!("{problem}");
         }
-        let inner = Arc::new(Inner { options, registry, configured: Mutex::default() });
+        let inner = Arc::new(Inner {
+            options,
+            registry,
+            configured: Mutex::default(),
+            #[cfg(feature = "testing")]
+            in_process: None,
+        });
         let reaper = tokio::spawn(stop_idle_processes(Arc::downgrade(&inner))).abort_handle();
         Self { inner, reaper }
     }
@@ -75,6 +86,11 @@ impl Host {
         provider: &str,
         config: Config,
     ) -> Result<Option<Arc<dyn ObjectStore>>, Error> {
+        #[cfg(feature = "testing")]
+        if let Some(plugins) = &self.inner.in_process {
+            let name = name_of_provider(provider)?;
+            return Ok(in_process::find(&plugins.object_stores, &name));
+        }
         let handle = self.inner.open_configured(Family::ObjectStore, provider, config).await?;
         Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn ObjectStore>))
     }
@@ -86,6 +102,11 @@ impl Host {
         provider: &str,
         config: Config,
     ) -> Result<Option<Arc<dyn VolumeSnapshotter>>, Error> {
+        #[cfg(feature = "testing")]
+        if let Some(plugins) = &self.inner.in_process {
+            let name = name_of_provider(provider)?;
+            return Ok(in_process::find(&plugins.volume_snapshotters, &name));
+        }
         let handle =
             self.inner.open_configured(Family::VolumeSnapshotter, provider, config).await?;
         Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn VolumeSnapshotter>))
@@ -118,8 +139,7 @@ impl Inner {
         provider: &str,
         config: Config,
     ) -> Result<Option<Handle>, Error> {
-        let name = Name::of_provider(provider)
-            .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
+        let name = name_of_provider(provider)?;
         let Some(plugin) = self.registry.find(family, &name) else { return Ok(None) };
         let hash = fingerprint(&config).await?;
         let key = (plugin.command.clone(), plugin.kind, name, hash);
@@ -142,6 +162,11 @@ impl Inner {
         let mut configured = self.configured.lock();
         configured.drain().map(|(_, slot)| slot).collect()
     }
+}
+
+fn name_of_provider(provider: &str) -> Result<Name, Error> {
+    Name::of_provider(provider)
+        .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))
 }
 
 /// The plugins that take part in one run, in processes of its own.
@@ -168,21 +193,37 @@ pub struct Named<T: ?Sized> {
 impl PluginRun {
     /// The actions that take part in backups, in order.
     pub fn backup_item_actions(&self) -> Vec<Named<dyn BackupItemAction>> {
+        #[cfg(feature = "testing")]
+        if let Some(plugins) = &self.inner.in_process {
+            return in_process::share(&plugins.backup_item_actions);
+        }
         self.family(Family::BackupItemAction, |handle| Arc::new(handle) as _)
     }
 
     /// The actions that take part in restores, in order.
     pub fn restore_item_actions(&self) -> Vec<Named<dyn RestoreItemAction>> {
+        #[cfg(feature = "testing")]
+        if let Some(plugins) = &self.inner.in_process {
+            return in_process::share(&plugins.restore_item_actions);
+        }
         self.family(Family::RestoreItemAction, |handle| Arc::new(handle) as _)
     }
 
     /// The actions that take part in deletions, in order.
     pub fn delete_item_actions(&self) -> Vec<Named<dyn DeleteItemAction>> {
+        #[cfg(feature = "testing")]
+        if let Some(plugins) = &self.inner.in_process {
+            return in_process::share(&plugins.delete_item_actions);
+        }
         self.family(Family::DeleteItemAction, |handle| Arc::new(handle) as _)
     }
 
     /// The actions that name related items, in order.
     pub fn item_block_actions(&self) -> Vec<Named<dyn ItemBlockAction>> {
+        #[cfg(feature = "testing")]
+        if let Some(plugins) = &self.inner.in_process {
+            return in_process::share(&plugins.item_block_actions);
+        }
         self.family(Family::ItemBlockAction, |handle| Arc::new(handle) as _)
     }
 

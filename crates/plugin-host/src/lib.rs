@@ -34,6 +34,8 @@ mod warm_up;
 
 pub use environment::InheritedEnvironment;
 pub use handle::Handle;
+#[cfg(feature = "testing")]
+pub use host::in_process::InProcess;
 pub use host::{Host, Named, PluginRun};
 pub use list::{ListingFailure, list_plugins_of};
 pub use options::{Limits, Options};

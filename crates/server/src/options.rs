@@ -113,6 +113,19 @@ pub struct Options {
     pub allow_link_local_s3: bool,
     /// Configuration of the log.
     pub log: log::Options,
+    /// Surroundings within the process, in a simulation.
+    #[cfg(feature = "testing")]
+    pub simulation: Option<Simulation>,
+}
+
+/// Surroundings of a server within its process.
+#[cfg(feature = "testing")]
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// All plugins. No binaries are searched for.
+    pub plugins: std::sync::Arc<bowline_plugin_host::InProcess>,
+    /// Backend of locations with the provider `simulated`.
+    pub bucket: bowline_store::backend::Simulated,
 }
 
 impl Default for Options {
@@ -162,6 +175,8 @@ impl Default for Options {
             restore_resource_priorities: Priorities::default(),
             allow_link_local_s3: false,
             log: log::Options::default(),
+            #[cfg(feature = "testing")]
+            simulation: None,
         }
     }
 }

@@ -279,17 +279,7 @@ impl Server {
         calls: Arc<PluginCalls>,
     ) -> Result<Context, Error> {
         let fence = calls.fence.clone();
-        let host = bowline_plugin_host::Options {
-            plugin_dir: options.plugin_dir.clone(),
-            arguments: options.plugin_arguments.clone(),
-            environment: options.plugin_environment.clone(),
-            serial: options.serial_plugins.clone(),
-            inherited_environment: options.plugin_inherited_environment.clone(),
-            message_limit: options.plugin_message_limit,
-            limits: plugin_limits(options.plugin_call_timeout),
-            ..bowline_plugin_host::Options::default()
-        };
-        let host = Arc::new(Host::discover(host).await);
+        let host = Arc::new(discover_plugins(&options).await);
         for plugin in host.registry().plugins() {
             tracing::info!(kind = %plugin.kind, name = %plugin.name, "plugin found");
         }
@@ -298,7 +288,13 @@ impl Server {
             environment: s3::Environment::from_process(),
             ..s3::Options::default()
         };
-        let built_in = BuiltIn { filesystem, s3, permit: fence.permit() };
+        let built_in = BuiltIn {
+            filesystem,
+            s3,
+            permit: fence.permit(),
+            #[cfg(feature = "testing")]
+            simulated: options.simulation.as_ref().map(|parts| parts.bucket.clone()),
+        };
         let unusable = |source| Error::Folder { path: options.scratch_dir.clone(), source };
         let locations = Locations::new(
             client.clone(),
@@ -381,6 +377,24 @@ impl Server {
         }
         self.guard
     }
+}
+
+async fn discover_plugins(options: &Options) -> Host {
+    #[cfg(feature = "testing")]
+    if let Some(parts) = &options.simulation {
+        return Host::in_process(Arc::clone(&parts.plugins));
+    }
+    let options = bowline_plugin_host::Options {
+        plugin_dir: options.plugin_dir.clone(),
+        arguments: options.plugin_arguments.clone(),
+        environment: options.plugin_environment.clone(),
+        serial: options.serial_plugins.clone(),
+        inherited_environment: options.plugin_inherited_environment.clone(),
+        message_limit: options.plugin_message_limit,
+        limits: plugin_limits(options.plugin_call_timeout),
+        ..bowline_plugin_host::Options::default()
+    };
+    Host::discover(options).await
 }
 
 /// Timeouts of plugin calls. A configured timeout applies to all calls of item actions.

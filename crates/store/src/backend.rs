@@ -96,6 +96,21 @@ pub struct BuiltIn {
     /// Permission to write, checked at the last moment: by S3 before each attempt and each piece of
     /// it, by a folder before an object gets its name.
     pub permit: Permit,
+    /// Backend of locations with the provider `simulated`.
+    #[cfg(feature = "testing")]
+    pub simulated: Option<Simulated>,
+}
+
+/// A backend of a simulation.
+#[cfg(feature = "testing")]
+#[derive(Clone)]
+pub struct Simulated(pub Arc<dyn Backend>);
+
+#[cfg(feature = "testing")]
+impl std::fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulated").finish_non_exhaustive()
+    }
 }
 
 /// Opens the backend of a location: the plugin if there is one, otherwise the built-in backend of
@@ -126,6 +141,10 @@ pub async fn open(
                  `--filesystem-root`",
             )),
         },
+        #[cfg(feature = "testing")]
+        "simulated" if let Some(Simulated(backend)) = &built_in.simulated => {
+            Ok(Arc::clone(backend))
+        }
         _ => Err(Error::new(
             Code::NotFound,
             format!(
