@@ -113,12 +113,25 @@ pub struct Options {
     pub allow_link_local_s3: bool,
     /// Configuration of the log.
     pub log: log::Options,
-    /// Surroundings within the process, in a simulation.
-    #[cfg(feature = "testing")]
-    pub simulation: Option<Simulation>,
+    /// Plugins and bucket of a simulation, if the server runs in one.
+    pub surroundings: Surroundings,
 }
 
-/// Surroundings of a server within its process.
+/// What a server runs in: the machine, or a simulation within the process.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    #[cfg(feature = "testing")]
+    pub(crate) simulation: Option<Simulation>,
+}
+
+#[cfg(feature = "testing")]
+impl From<Simulation> for Surroundings {
+    fn from(simulation: Simulation) -> Self {
+        Self { simulation: Some(simulation) }
+    }
+}
+
+/// Plugins and bucket within the process.
 #[cfg(feature = "testing")]
 #[derive(Clone, Debug)]
 pub struct Simulation {
@@ -175,8 +188,7 @@ impl Default for Options {
             restore_resource_priorities: Priorities::default(),
             allow_link_local_s3: false,
             log: log::Options::default(),
-            #[cfg(feature = "testing")]
-            simulation: None,
+            surroundings: Surroundings::default(),
         }
     }
 }

@@ -293,7 +293,7 @@ impl Server {
             s3,
             permit: fence.permit(),
             #[cfg(feature = "testing")]
-            simulated: options.simulation.as_ref().map(|parts| parts.bucket.clone()),
+            simulated: options.surroundings.simulation.as_ref().map(|parts| parts.bucket.clone()),
         };
         let unusable = |source| Error::Folder { path: options.scratch_dir.clone(), source };
         let locations = Locations::new(
@@ -381,7 +381,7 @@ impl Server {
 
 async fn discover_plugins(options: &Options) -> Host {
     #[cfg(feature = "testing")]
-    if let Some(parts) = &options.simulation {
+    if let Some(parts) = &options.surroundings.simulation {
         return Host::in_process(Arc::clone(&parts.plugins));
     }
     let options = bowline_plugin_host::Options {

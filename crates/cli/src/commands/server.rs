@@ -383,6 +383,7 @@ fn options(args: Args) -> Options {
         run_attempts: args.run_attempts,
         default_item_operation_timeout: args.default_item_operation_timeout,
         item_operation_sync_frequency: args.item_operation_sync_frequency,
+        surroundings: defaults.surroundings,
         identity: args.identity.unwrap_or(defaults.identity),
         default_volumes_to_fs_backup: args.default_volumes_to_fs_backup,
         default_snapshot_move_data: args.default_snapshot_move_data,

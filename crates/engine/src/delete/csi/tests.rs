@@ -3,7 +3,7 @@ use std::time::Duration;
 use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
