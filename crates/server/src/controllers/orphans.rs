@@ -12,40 +12,39 @@
 //! day, they are reported with their keys, and the journal is removed.
 
 mod bucket;
+mod in_flight;
+mod kept_journal;
+mod leftovers;
+mod run_state;
 mod scratch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::{Backup, BackupPhase, BackupSpec, Restore, RestorePhase, label};
-use bowline_engine::backup::snapshot;
-use bowline_engine::journal::{
-    Intent, Journal as _, JournalEntry, RecoveredRun, VolumeRequest, recover,
-};
-use bowline_engine::phase::Stage;
-use bowline_engine::restore;
+use bowline_api::{Backup, label};
+use bowline_engine::journal::{RecoveredRun, recover};
+use bowline_store::InvalidName;
 use bowline_store::name::RunUid;
-use bowline_store::{BackupName, InvalidName};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::{Api, ResourceExt as _};
 use tokio::sync::oneshot;
 
-use self::bucket::{
-    BucketAway, BucketRecord, RunBucket, UnknownBucket, find_record, open_bucket, recorded_in,
-    was_whole,
+use self::bucket::{BucketAway, RunBucket, open_bucket};
+use self::in_flight::{InFlightOutcome, journal_settled, reclaim_all_in_flight};
+use self::kept_journal::KeptJournal;
+use self::leftovers::{
+    clean_up_after_end_without_bucket, delete_unless_recorded, find_leftover_volumes,
+    is_uncommitted,
 };
-use self::scratch::{ScratchAttempts, ScratchOutcome, delete_scratch, report_remaining};
-use super::backup::{journal_cleanup, leftovers};
-use super::bucket_wait::elapsed;
+use self::run_state::{JournalRunState, backup_or_placeholder, placeholder_backup, run_state};
+use self::scratch::{ScratchOutcome, delete_scratch, report_remaining};
+use super::backup::journal_cleanup;
 use super::run_resources;
 use crate::error_text::status_message;
 use crate::journal::{
     self, ConfigMapJournal, JournalId, ListedJournal, SavedHooks, list_journals, read,
 };
-use crate::queue::NamespaceScope;
 use crate::server::{Context, Error};
 
 const CLEANUP_PERIOD: Duration = Duration::from_mins(10);
@@ -56,10 +55,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(10);
 const WAITING_RUNS_PERIOD: Duration = Duration::from_secs(30);
 /// Interval between reports that a journal stays, and time for which a snapshot in flight is looked for.
 const DAY: Duration = Duration::from_hours(24);
-/// Time for which a bucket must answer that it has no commit record, after the attempt to write one: the write may still
-/// arrive.
-const COMMIT_SETTLE_TIME: Duration = Duration::from_hours(1);
-/// Maximum number of leftovers of one run that are named.
+/// Maximum number of leftovers of one run that are logged.
 const MAX_LOGGED_LEFTOVERS: usize = 100;
 const CONCURRENT_CLEANUPS: usize = 4;
 
@@ -114,16 +110,6 @@ impl CleanupBackoff {
     }
 }
 
-/// State of the run of a journal.
-enum JournalRunState {
-    /// Running, or will be resumed.
-    Active,
-    /// The object of the run was deleted.
-    Deleted,
-    /// The run has ended. Holds the Backup that was made or restored, if it still exists.
-    Finished(Option<Box<Backup>>),
-}
-
 /// Reason why a journal stays.
 enum KeepReason {
     /// Cleanup failed.
@@ -169,50 +155,6 @@ enum CleanupError {
     Stopped,
 }
 
-#[derive(Debug, Default)]
-struct KeptJournal {
-    /// Time of the last report.
-    reported: Option<Timestamp>,
-    /// Time since which a snapshot in flight cannot be reclaimed, by its request. An unreachable bucket does not count
-    /// as such a failure.
-    failing: BTreeMap<String, Timestamp>,
-    /// True if this process has canceled the operations of the run, whose bucket was away.
-    operations_canceled: bool,
-    /// Requests of snapshots in flight that are settled. The journal says so only if it stays and can be written.
-    settled: BTreeSet<String>,
-    /// Time since which the bucket answers that it has no commit record.
-    no_record_since: Option<Timestamp>,
-    scratch: ScratchAttempts,
-}
-
-impl KeptJournal {
-    /// True if it is time to report that the journal stays: the first time, and then once a day.
-    fn is_report_due(&mut self, now: Timestamp) -> bool {
-        let is_due = self.reported.is_none_or(|at| elapsed(at, now) >= DAY);
-        if is_due {
-            self.reported = Some(now);
-        }
-        is_due
-    }
-
-    /// True if a commit record that was attempted will not arrive any more, as the bucket has none again.
-    fn is_commit_settled(&mut self, now: Timestamp) -> bool {
-        let since = *self.no_record_since.get_or_insert(now);
-        elapsed(since, now) >= COMMIT_SETTLE_TIME
-    }
-
-    /// True if a snapshot in flight that could not be reclaimed is given up: after a day of failures. A snapshot that is
-    /// known to exist never is: only the journal knows its ID.
-    fn gives_up(&mut self, intent: &Intent, now: Timestamp) -> bool {
-        if intent.snapshot.as_ref().is_some_and(|wanted| wanted.created.is_some()) {
-            return false;
-        }
-        let request = intent.snapshot.as_ref().map(|wanted| wanted.request.clone());
-        let since = *self.failing.entry(request.unwrap_or_default()).or_insert(now);
-        elapsed(since, now) >= DAY
-    }
-}
-
 async fn clean_all(
     context: &Context,
     kept_journals: &mut BTreeMap<RunUid, KeptJournal>,
@@ -244,7 +186,7 @@ async fn clean_all(
                 if kept_journal.is_report_due(Timestamp::now()) {
                     report_kept(&journal, &reason);
                 } else {
-                    tracing::debug!("the journal of {kind} {name} is still kept_journal");
+                    tracing::debug!("the journal of {kind} {name} is still kept");
                 }
                 kept_journals.insert(journal.id.run, kept_journal);
             }
@@ -309,7 +251,7 @@ fn report_kept(journal: &ListedJournal, reason: &KeepReason) {
     let leftovers = match reason {
         KeepReason::Failed(reason) => {
             let reason = status_message(reason);
-            return tracing::warn!("the journal of {kind} {name} is kept_journal: {reason}");
+            return tracing::warn!("the journal of {kind} {name} is kept: {reason}");
         }
         KeepReason::Leftovers(leftovers) => leftovers,
     };
@@ -322,54 +264,6 @@ fn report_kept(journal: &ListedJournal, reason: &KeepReason) {
          label {}={run}",
         label::JOURNAL
     );
-}
-
-async fn run_state(
-    context: &Context,
-    journal: &ListedJournal,
-) -> Result<JournalRunState, CleanupError> {
-    let JournalId { run, kind, name } = &journal.id;
-    // Runs of this process end on their own, whatever happened to their objects.
-    let is_active = context.runs.uids().iter().any(|uid| uid == run.as_str());
-    if is_active || context.runs.has_journal_open(run.as_str()) {
-        return Ok(JournalRunState::Active);
-    }
-    let is_of_run = |uid: Option<String>| uid.as_deref() == Some(run.as_str());
-    let backups = context.api::<Backup>();
-    if kind == "Backup" {
-        let found = backups.get_opt(name).await?;
-        return Ok(match found.filter(|backup| is_of_run(backup.uid())) {
-            None => JournalRunState::Deleted,
-            Some(backup) => {
-                let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
-                let is_over = phase.is_some_and(BackupPhase::is_terminal);
-                if is_over {
-                    JournalRunState::Finished(Some(Box::new(backup)))
-                } else {
-                    JournalRunState::Active
-                }
-            }
-        });
-    }
-    let found = context.api::<Restore>().get_opt(name).await?;
-    let Some(restore) = found.filter(|restore| is_of_run(restore.uid())) else {
-        return Ok(JournalRunState::Deleted);
-    };
-    let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
-    if !phase.is_some_and(RestorePhase::is_terminal) {
-        return Ok(JournalRunState::Active);
-    }
-    let backup = backups.get_opt(&restore.spec.backup_name).await?;
-    Ok(JournalRunState::Finished(backup.map(Box::new)))
-}
-
-/// Reason why a snapshot in flight was not reclaimed.
-#[derive(Debug, thiserror::Error)]
-enum NotReclaimed {
-    #[error(transparent)]
-    Bucket(#[from] UnknownBucket),
-    #[error(transparent)]
-    Plugin(#[from] snapshot::ReclaimError),
 }
 
 /// Removes the leftovers of a run whose object was deleted while no server was running, and then its journal.
@@ -430,209 +324,6 @@ async fn finish(
     Ok(())
 }
 
-/// True if the bucket cannot have the record of a backup, which is written only while finalizing: the backup waited for
-/// its bucket at an earlier stage.
-fn is_uncommitted(recovered: &RecoveredRun) -> bool {
-    recovered.bucket_lost_at_stage.is_some_and(|stage| stage < Stage::Finalizing)
-}
-
-/// Volumes that plugins created for a restore that was given up, and that no PersistentVolume refers to.
-async fn find_leftover_volumes(
-    context: &Context,
-    recovered: &RecoveredRun,
-) -> Result<Vec<String>, CleanupError> {
-    let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
-    let mut used = BTreeSet::new();
-    for VolumeRequest { started: request, .. } in &recovered.volumes {
-        if volumes.get_metadata_opt(&request.name).await?.is_some() {
-            used.insert(request.name.as_str());
-        }
-    }
-    Ok(unused_volumes(recovered, &used))
-}
-
-/// Unused volumes that plugins created, or may have created without answering.
-fn unused_volumes(recovered: &RecoveredRun, used: &BTreeSet<&str>) -> Vec<String> {
-    let is_unused =
-        |one: &&VolumeRequest| one.ended.is_none() || !used.contains(&*one.started.name);
-    let volumes = recovered.volumes.iter().filter(is_unused).cloned().collect();
-    let unused = RecoveredRun { volumes, ..RecoveredRun::default() };
-    let leftovers = restore::leftover_volumes(&unused).into_iter();
-    leftovers.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
-}
-
-/// Snapshots that were in flight, after an attempt to reclaim them.
-#[derive(Default)]
-struct InFlightOutcome {
-    /// Descriptions of those that remain.
-    leftovers: Vec<String>,
-    /// Requests that this attempt has settled.
-    settled: Vec<String>,
-}
-
-/// Deletes snapshots that were still in flight when their run stopped waiting for them. A snapshot that its plugin does
-/// not find for a day is reported, and not asked for again. The journal is not written: if nothing else is left, it is
-/// removed, which works even where no ConfigMap can be created.
-async fn reclaim_all_in_flight(
-    context: &Context,
-    journal: &ListedJournal,
-    backup: &Backup,
-    recovered: &RecoveredRun,
-    bucket: &RunBucket,
-    kept_journal: &mut KeptJournal,
-) -> Result<InFlightOutcome, CleanupError> {
-    let mut outcome = InFlightOutcome::default();
-    let request_of = |intent: &Intent| intent.snapshot.as_ref().map(|one| one.request.clone());
-    let is_open = |intent: &&Intent| {
-        request_of(intent).is_none_or(|one| !kept_journal.settled.contains(&one))
-    };
-    let open: Vec<&Intent> = recovered.in_flight.iter().filter(is_open).collect();
-    if open.is_empty() {
-        return Ok(outcome);
-    }
-    let recorded_snapshots =
-        recorded_in(bucket, backup, &journal.id.run, may_be_empty(recovered)).await?;
-    for intent in open {
-        let reclaimed: Result<(), NotReclaimed> = match &recorded_snapshots {
-            Ok(recorded) => journal_cleanup::reclaim_one(context, backup, intent, recorded)
-                .await
-                .map_err(NotReclaimed::from),
-            Err(reason) => Err(reason.clone().into()),
-        };
-        match reclaimed {
-            Ok(()) => outcome.settled.extend(request_of(intent)),
-            Err(reason) if kept_journal.gives_up(intent, Timestamp::now()) => {
-                journal_cleanup::log_unclear(intent, &reason.to_string());
-                outcome.settled.extend(request_of(intent));
-            }
-            Err(reason) => {
-                let description = journal_cleanup::in_flight_description(intent);
-                outcome.leftovers.push(format!("{description}: {reason}"));
-            }
-        }
-    }
-    kept_journal.settled.extend(outcome.settled.iter().cloned());
-    Ok(outcome)
-}
-
-/// Journals which requests are settled, in a journal that stays. If that fails, this process remembers them.
-async fn journal_settled(context: &Context, journal: &ListedJournal, settled: &[String]) {
-    let reclaimed = |request: &String| JournalEntry::Reclaimed { request: request.clone() };
-    let records: Vec<_> = settled.iter().map(reclaimed).collect();
-    if let Err(error) = append(context, journal, &records).await {
-        let error = status_message(&error);
-        tracing::warn!("{error}; if the server restarts now, the snapshots are searched for again");
-    }
-}
-
-/// True if a completely empty location says something about a run: that it has no record, or that there is nothing to
-/// decide. A record may also name a snapshot in flight, if the end of its block could not be journaled.
-fn may_be_empty(recovered: &RecoveredRun) -> bool {
-    let has_made_nothing =
-        journal_cleanup::created_objects(recovered).is_empty() && recovered.in_flight.is_empty();
-    has_made_nothing || has_no_record(recovered)
-}
-
-/// True if the bucket has no record of a backup, according to the journal: the run ended before it could write one, or
-/// cleanup has found none.
-fn has_no_record(recovered: &RecoveredRun) -> bool {
-    recovered.ended_without_bucket.is_some_and(|stage| stage < Stage::Finalizing)
-}
-
-async fn append(
-    context: &Context,
-    journal: &ListedJournal,
-    records: &[JournalEntry],
-) -> Result<(), CleanupError> {
-    if records.is_empty() {
-        return Ok(());
-    }
-    let lock = context.runs.lock_journal_when_free(journal.id.run.as_str()).await;
-    let _lock = lock.ok_or(CleanupError::Opened)?;
-    let (journal, _) = take_over_journal(context, &journal.id).await?;
-    for record in records {
-        journal.append(record).await?;
-    }
-    Ok(())
-}
-
-/// Deletes snapshots and files of a backup. Returns the leftovers that only the journal knows of.
-async fn delete_unless_recorded(
-    context: &Context,
-    journal: &ListedJournal,
-    backup: &Backup,
-    recovered: &RecoveredRun,
-    bucket: &RunBucket,
-    kept_journal: &mut KeptJournal,
-) -> Result<Vec<String>, CleanupError> {
-    let created = journal_cleanup::created_objects(recovered);
-    let store = match bucket {
-        RunBucket::Same(store) => store,
-        RunBucket::Away(error) => {
-            kept_journal.no_record_since = None;
-            return Err(Arc::clone(error).into());
-        }
-        // The bucket that the run used may have the complete backup, whose snapshots must stay.
-        RunBucket::Unknown(reason) => {
-            return Ok(created.into_iter().map(|one| format!("{one}: {reason}")).collect());
-        }
-    };
-    let name = BackupName::new(backup.name_any())?;
-    let found = find_record(store, &name, &journal.id.run, may_be_empty(recovered)).await;
-    if found.is_err() {
-        kept_journal.no_record_since = None;
-    }
-    let recorded = found?;
-    if recorded == BucketRecord::Ours {
-        return Ok(Vec::new());
-    }
-    let may_arrive = recovered.commit_attempted.is_some() && !has_no_record(recovered);
-    if may_arrive && !kept_journal.is_commit_settled(Timestamp::now()) {
-        let arriving = "velero-backup.json, whose write the bucket did not confirm: it may still \
-                        arrive, so nothing is deleted until the bucket was without it for an hour";
-        return Ok(vec![arriving.to_owned()]);
-    }
-    let leftovers = journal_cleanup::delete_created(context, backup, recovered).await;
-    if leftovers.is_empty() && recorded == BucketRecord::Nothing {
-        // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
-        let _registration = context.runs.register(backup, Some(NamespaceScope::All));
-        let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
-        if namesake?.is_none() {
-            // If the journal stays for another reason, an empty location is expected next time. Each append starts a
-            // page, so one is enough.
-            if recovered.ended_without_bucket != Some(Stage::Items) {
-                let lock = context.runs.lock_journal_when_free(journal.id.run.as_str()).await;
-                let _lock = lock.ok_or(CleanupError::Opened)?;
-                take_over_journal(context, &journal.id)
-                    .await?
-                    .0
-                    .end_without_bucket(Stage::Items)
-                    .await?;
-            }
-            leftovers::delete_bucket_files(store, &name).await;
-        }
-    }
-    Ok(leftovers)
-}
-
-/// The Backup of a run that has ended, or a placeholder with what is known of it.
-fn backup_or_placeholder(
-    found: Option<Box<Backup>>,
-    namespace: &str,
-    journal: &ListedJournal,
-) -> Backup {
-    found.map_or_else(|| placeholder_backup(namespace, journal), |found| *found)
-}
-
-/// Placeholder for a Backup that is gone.
-fn placeholder_backup(namespace: &str, journal: &ListedJournal) -> Backup {
-    let mut backup = Backup::new(&journal.id.name, BackupSpec::default());
-    backup.metadata.namespace = Some(namespace.to_owned());
-    backup.metadata.uid = Some(journal.id.run.as_str().to_owned());
-    backup.spec.storage_location = journal.location.clone().unwrap_or_default();
-    backup
-}
-
 /// Reads a journal, without keeping others from opening it.
 async fn read_journal(
     context: &Context,
@@ -650,29 +341,6 @@ async fn take_over_journal(
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     let (journal, records) = ConfigMapJournal::open(client, namespace, run, kind, name).await?;
     Ok((journal, recover(records)))
-}
-
-/// Deletes what a backup created that ended without its bucket. Returns the leftovers, including those of a restore.
-async fn clean_up_after_end_without_bucket(
-    context: &Context,
-    journal: &ListedJournal,
-    backup: &Backup,
-    recovered: &RecoveredRun,
-    bucket: &RunBucket,
-    kept_journal: &mut KeptJournal,
-) -> Result<Vec<String>, CleanupError> {
-    match recovered.ended_without_bucket {
-        None => Ok(Vec::new()),
-        Some(_) if journal.id.kind != "Backup" => find_leftover_volumes(context, recovered).await,
-        // Another server has completed the backup.
-        Some(_) if was_whole(backup) => Ok(Vec::new()),
-        Some(Stage::Items | Stage::Waiting) => {
-            Ok(journal_cleanup::delete_created(context, backup, recovered).await)
-        }
-        Some(Stage::Finalizing | Stage::Over) => {
-            delete_unless_recorded(context, journal, backup, recovered, bucket, kept_journal).await
-        }
-    }
 }
 
 /// Removes a journal, unless pods may still be frozen.
