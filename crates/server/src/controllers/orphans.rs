@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::{Backup, label};
+use bowline_api::label;
 use bowline_engine::journal::{RecoveredRun, recover};
 use bowline_store::InvalidName;
 use bowline_store::name::RunUid;

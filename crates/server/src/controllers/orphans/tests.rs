@@ -1,11 +1,20 @@
-use bowline_api::BackupStorageLocation;
-use bowline_engine::journal::{SnapshotIntent, VolumeAnswered, VolumeRequested};
+use std::collections::BTreeSet;
+
+use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
+use bowline_engine::journal::{
+    Intent, SnapshotIntent, VolumeAnswered, VolumeRequest, VolumeRequested,
+};
+use bowline_engine::phase::Stage;
 use bowline_store::backend::Memory;
 use bowline_store::file::{ResourceIdentifier, Snapshot};
-use bowline_store::{BackupStore, Prefix};
+use bowline_store::{BackupName, BackupStore, Prefix};
 use serde_json::{Value, json};
 
-use super::bucket::{classify_record, moved, recorded};
+use super::bucket::{
+    BucketRecord, UnknownBucket, classify_record, find_record, moved, recorded, recorded_in,
+    was_whole,
+};
+use super::leftovers::{may_be_empty, unused_volumes};
 use super::*;
 use crate::controllers::lookup::{OpenError, bucket_identity};
 
