@@ -466,7 +466,7 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
                 (recovered.bucket_lost, recovered.bucket_lost_at_stage) = (None, None);
             }
             JournalEntry::EndedWithoutBucket { stage, .. } => {
-                recovered.ended_without_bucket = Some(stage)
+                recovered.ended_without_bucket = Some(stage);
             }
             JournalEntry::CommitAttempted { is_canceled, .. } => {
                 recovered.commit_attempted.get_or_insert(CommitAttempt { is_canceled });

@@ -36,7 +36,10 @@ pub(super) fn run(input: &[u8]) {
     for child in children {
         let Some(child) = import::import_pod_volume_backup(child, &backup) else { continue };
         let phase = child.status.as_ref().and_then(|status| status.phase.as_ref());
-        assert!(phase.is_some_and(|phase| phase.is_terminal()), "{phase:?} would be continued");
+        assert!(
+            phase.is_some_and(bowline_api::transfer::TransferPhase::is_terminal),
+            "{phase:?} would be continued"
+        );
         assert_eq!(child.spec.backup_storage_location, import::LOCATION);
         check_child(&child.metadata);
     }

@@ -36,25 +36,27 @@ fn split(input: &[u8], size: usize) -> Split {
     split_pieces("v1", "Pod", input.chunks(size))
 }
 
+#[derive(serde::Deserialize)]
+struct List {
+    #[serde(default)]
+    metadata: Metadata,
+    items: Vec<Value>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Metadata {
+    #[serde(rename = "continue")]
+    continue_token: String,
+    #[serde(rename = "remainingItemCount")]
+    remaining: Option<i64>,
+}
+
 /// The objects that a parser of whole lists finds, if it finds a list of objects.
 fn expected_objects(input: &[u8]) -> Option<Vec<Value>> {
     // No API server writes the name of a field with escapes.
     if input.windows(2).any(|window| window == b"\\u") {
         return None;
-    }
-    #[derive(serde::Deserialize)]
-    struct List {
-        #[serde(default)]
-        metadata: Metadata,
-        items: Vec<Value>,
-    }
-    #[derive(Default, serde::Deserialize)]
-    #[serde(default)]
-    struct Metadata {
-        #[serde(rename = "continue")]
-        continue_token: String,
-        #[serde(rename = "remainingItemCount")]
-        remaining: Option<i64>,
     }
     let list: List = serde_json::from_slice(input).ok()?;
     let Metadata { continue_token, remaining } = list.metadata;

@@ -194,7 +194,9 @@ async fn call(connection: &Connection, method: u8) -> Result<(), Error> {
             }
         }
         16 => {
-            drop(store.create_signed_url("bucket", "key", std::time::Duration::from_secs(1)).await?)
+            drop(
+                store.create_signed_url("bucket", "key", std::time::Duration::from_secs(1)).await?,
+            );
         }
         17 => drop(store.object_exists("bucket", "key").await?),
         18 => client::check_health(connection).await?,

@@ -44,11 +44,11 @@ pub(super) fn run(input: &[u8]) {
         }
     }
     if let Ok(object) = serde_json::from_str::<Value>(before) {
-        check_object(object);
+        check_object(&object);
     }
 }
 
-fn check_object(object: Value) {
+fn check_object(object: &Value) {
     let mut object = json!({
         "spec": object,
         "password": SECRET,

@@ -1,4 +1,11 @@
 //! The targets on the corpus that is checked in, without coverage guidance. `fuzz/run` has it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -144,7 +144,7 @@ fn delete_with_wait_reports_server_errors() {
                     let patch = Patch::Merge(status);
                     requests.patch(&request, &PatchParams::default(), &patch).await.unwrap();
                 }
-            })
+            });
         });
         let ended = env.run(&["backup", "delete", name, "--confirm", "--wait"]);
         server.join().unwrap();

@@ -8,8 +8,8 @@
 //! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not. The request
 //!   records its origin ([`label::REQUESTED_BY`]), so that this is checked again right before the deletion starts.
 //! - Nothing expires while the clocks of this server and of the API server differ, and the number of deletions per hour
-//! is limited (`deletion_limit.rs`): deletions caused by a wrong clock cannot be undone. Backups that are held get
-//! the Event `RetentionDelayed`.
+//!   is limited (`deletion_limit.rs`): deletions caused by a wrong clock cannot be undone. Backups that are held get
+//!   the Event `RetentionDelayed`.
 //! - The name of a request is derived from the Backup, so that two servers cannot create two.
 
 mod deletion_limit;

@@ -17,7 +17,8 @@ fn resolve(path: &str) -> PathBuf {
 }
 
 fn is_source_path(text: &str) -> bool {
-    text.ends_with(".rs") && !text.contains(char::is_whitespace)
+    Path::new(text).extension().is_some_and(|extension| extension == "rs")
+        && !text.contains(char::is_whitespace)
 }
 
 /// `run`, `Filter::item`: something that a source file defines.

@@ -147,7 +147,7 @@ pub(in crate::backup) async fn reclaim_before_repeat(context: &Context, intent: 
     match &reclaimed {
         Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded) => {}
         Ok(ReclaimOutcome::Unsupported) => {
-            warn_leftover(&context.report, intent, RequestOrigin::EarlierAttempt)
+            warn_leftover(&context.report, intent, RequestOrigin::EarlierAttempt);
         }
         Err(error) => {
             let volume = &intent.item.name;

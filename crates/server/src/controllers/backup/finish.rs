@@ -203,7 +203,7 @@ impl BackupRun<'_> {
         report.append(errors, warnings);
         match replaced.outcome {
             Ok(count) => {
-                tracing::info!(items = count, "backed up items again that operations updated")
+                tracing::info!(items = count, "backed up items again that operations updated");
             }
             Err(fatal) => {
                 let reason = fatal.error_chain();

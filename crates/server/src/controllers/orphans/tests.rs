@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::bucket::{
     BucketRecord, UnknownBucket, classify_record, find_record, moved, recorded, recorded_in,
-    was_whole,
 };
 use super::leftovers::{may_be_empty, unused_volumes};
 use super::*;

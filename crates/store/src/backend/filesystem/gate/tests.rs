@@ -112,7 +112,7 @@ async fn object_is_not_absent_while_its_publication_hangs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn call_waits_for_a_publication_that_does_not_hang() {
-    let gate = BucketGate::new(4, 2, Duration::from_secs(60));
+    let gate = BucketGate::new(4, 2, Duration::from_mins(1));
     let (release, hang) = mpsc::channel::<()>();
     let publishing = gate.clone();
     let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
