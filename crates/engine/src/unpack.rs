@@ -17,6 +17,7 @@ mod contents;
 mod error;
 mod meter;
 mod path;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ pub use contents::{Contents, Kind};
 pub use error::{ArchiveBreak, BreakCause, Defect, ExceededLimit, ReadError, UnpackError};
 use meter::{Meter, PackedReader, UnpackedReader};
 use path::{ArchiveEntry, BadPath, ItemPath, VersionFolder};
+pub(crate) use size::UnpackedSize;
 
 /// Maximum length of an entry's path.
 const MAX_PATH_LENGTH: usize = 4096;
@@ -100,8 +102,7 @@ pub fn unpack(
             broken: None,
         },
         limits,
-        end: 0,
-        index: 0,
+        size: UnpackedSize::default(),
         unreported_refusals: 0,
     };
     let meter = Meter::new(limits);
@@ -120,14 +121,9 @@ pub fn unpack(
 struct Unpacker {
     contents: Contents,
     limits: UnpackLimits,
-    end: u64,
-    /// Approximate memory used by the index so far.
-    index: u64,
+    size: UnpackedSize,
     unreported_refusals: usize,
 }
-
-/// Approximate memory per index entry, without its names.
-const INDEX_ENTRY_BYTES: usize = 128;
 
 impl Unpacker {
     fn read_entries(
@@ -262,14 +258,10 @@ impl Unpacker {
             self.refuse_item(Defect::Duplicate { path: displayed_path });
             return Ok(());
         }
-        self.index += (INDEX_ENTRY_BYTES + key.0.len() + key.1.len()) as u64;
-        if self.index > self.limits.index {
-            return Err(UnpackError::TooLarge(ExceededLimit::Index(self.limits.index)));
-        }
-        let extent = Extent { offset: self.end, length: content.len() };
-        self.end += content.len() as u64;
-        if self.end > self.limits.spool {
-            return Err(UnpackError::TooLarge(ExceededLimit::Spool(self.limits.spool)));
+        let extent = Extent { offset: self.size.spool(), length: content.len() };
+        self.size.add_item(key.0.len() + key.1.len(), content);
+        if let Some(limit) = self.size.exceeded_limit(&self.limits) {
+            return Err(UnpackError::TooLarge(limit));
         }
         let checked = check::item(content, &key.0, &key.1);
         if let Ok(levels) = checked
