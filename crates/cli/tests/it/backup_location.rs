@@ -90,7 +90,7 @@ fn location_is_created_changed_and_deleted() {
         &["backup location `none` not found"],
     );
 
-    // Backups go with their location, but not one that runs.
+    // Backups are removed with their location, except for a running one.
     let labels = json!({"labels": {"velero.io/storage-location": "one"}});
     for (name, phase) in [("done", "Completed"), ("running", "InProgress")] {
         env.apply_velero_object("Backup", name, json!({"metadata": labels, "spec": {}}));

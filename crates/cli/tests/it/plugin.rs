@@ -24,7 +24,7 @@ fn rust_fixture() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What the fixture plugins work in: state, a store, a volume.
+/// Folders of the fixture plugins: state, a store, a volume.
 struct Scratch {
     folder: tempfile::TempDir,
 }
@@ -47,7 +47,7 @@ impl Scratch {
         format!("--config=root={}", self.path("root").display())
     }
 
-    /// A file with a pod that tells the fixture plugins what to do.
+    /// A file with a pod that configures the fixture plugins.
     fn pod(&self, verbs: &str) -> String {
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  namespace: app-1\n  \

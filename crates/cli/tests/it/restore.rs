@@ -307,7 +307,7 @@ pub(crate) fn assert_works_with_velero(env: &TestEnv, velero: &Velero) {
     let log = env.run_ok(&["restore", "logs", "copy"]);
     assert!(log.contains("velero-copy"), "{log}");
 
-    // What a restore has made, the plan of the next one knows.
+    // The plan of the next restore recognizes objects of this one.
     let ended = env.run(&with(&["--dry-run", "-o=json"]));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();

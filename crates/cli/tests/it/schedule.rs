@@ -59,7 +59,7 @@ fn a_schedule_is_created_paused_and_deleted() {
     env.run_ok(&["create", "schedule", "two", "--schedule=@daily", "--skip-immediately"]);
     assert_eq!(env.get::<Schedule>("two").spec.skip_immediately, Some(true));
 
-    // What the server would do.
+    // Status as a server would set it.
     let status = json!({"phase": "FailedValidation", "validationErrors": ["invalid schedule: x"]});
     env.set_status::<Schedule>("two", &status);
     let ended = env.run(&["get", "schedules"]);

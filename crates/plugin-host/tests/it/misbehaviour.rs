@@ -1,5 +1,5 @@
 //! Plugins that break the rules, each in a real process: the call ends with a precise error within
-//! its limit, and the next one works where it can.
+//! its limit, and the next call works if possible.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::fixture::{Fixture, Set, annotation, backup, pick, pod, short_limits, write};
 
-/// Set on the scripts, and so on what they start.
+/// Variable that is set for the scripts and their children.
 const MARK: &str = "BOWLINE_TEST_MARK";
 
 /// A plugin folder with shell scripts in it, beside a plugin that works.
@@ -32,7 +32,7 @@ async fn problems_of(scripts: &[(&str, &str)]) -> Vec<String> {
     let host =
         Host::discover(Options { plugin_dir, environment, limits, ..Options::default() }).await;
     assert_eq!(host.registry().plugins().len(), 10, "what works is not affected");
-    // What the scripts started has ended with them.
+    // The children of the scripts have ended with them.
     let mark = folder.path().display().to_string();
     eventually("no process of a script remains", Duration::from_secs(20), async || {
         let remaining = leftover::processes(MARK, &mark);
