@@ -101,7 +101,7 @@ const TABLE: [Row; 7] = [
     row("run hooks in pods", true, true, |question| {
         question.verb == "create" && question.is_of("", "pods/exec")
     }),
-    row("make and delete snapshots of CSI volumes", true, true, |question| {
+    row("create and delete snapshots of CSI volumes", true, true, |question| {
         let is_snapshot = SNAPSHOTS.iter().any(|(group, resource)| question.is_of(group, resource));
         is_snapshot && (question.is_one_of(&CHANGE) || question.verb == "delete")
     }),

@@ -25,7 +25,7 @@ fn usage_error_is_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create"][..], &["name is required", "--from-schedule"][..]),
-        (&["create", "B"], &["\"B\" is not a name", "lower-case"]),
+        (&["create", "B"], &["invalid name \"B\"", "lower-case"]),
         (&["create", "b", "--ttl", "1d"], &["--ttl", "unknown unit", "1 days are 24h"]),
         (&["create", "b", "--ttl", "-1h"], &["must not be negative", "backup create --help"]),
         (&["create", "b", "-l", "a=b=c"], &["`a=b=c` is not a valid label selector", "`b=c`"]),

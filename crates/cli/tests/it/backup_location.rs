@@ -10,7 +10,7 @@ fn usage_error_is_one_line() {
     for (line, words) in [
         (&["create", "l", "--provider", "aws"][..], &["--bucket", "create --help"][..]),
         (&["create", "l", "--provider=aws", "--bucket=a/b"], &["not contain a slash", "--prefix"]),
-        (&["create", "L", "--provider=aws", "--bucket=b"], &["\"L\" is not a name"]),
+        (&["create", "L", "--provider=aws", "--bucket=b"], &["invalid name \"L\""]),
         (
             &["create", "l", "--provider=aws", "--bucket=b", "--cacert=/proc/none"],
             &["cannot use the certificates in /proc/none"],

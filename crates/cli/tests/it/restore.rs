@@ -15,7 +15,7 @@ fn usage_error_is_one_line() {
     for (line, words) in [
         (&["create"][..], &["--from-backup", "--from-schedule", "restore create --help"][..]),
         (&["create", "--from-backup=a", "--from-schedule=b"], &["--from-schedule"]),
-        (&["create", "R", "--from-backup=a"], &["\"R\" is not a name", "lower-case"]),
+        (&["create", "R", "--from-backup=a"], &["invalid name \"R\"", "lower-case"]),
         (
             &["create", "--from-backup=a", "--existing-resource-policy=all"],
             &["'all'", "possible values are none, update"],

@@ -11,7 +11,7 @@ fn usage_error_is_one_line() {
         (&["create", "s"][..], &["--schedule", "schedule create --help"][..]),
         (&["create", "s", "--schedule=* * *"], &["invalid schedule", "found 3"]),
         (&["create", "s", "--schedule=@often"], &["@often", "@daily"]),
-        (&["create", "S", "--schedule=@daily"], &["\"S\" is not a name"]),
+        (&["create", "S", "--schedule=@daily"], &["invalid name \"S\""]),
         (&["create", "s", "--schedule=@daily", "--ttl=1d"], &["--ttl", "unknown unit"]),
         (&["pause"], &["not provided", "<NAMES"]),
         (&["unpause", "s", "--all"], &["--all"]),
