@@ -483,13 +483,7 @@ fn invalid_strategic_patches_are_refused() {
             json!({"containers": [{"image": "x"}]}),
             "lacks the merge key \"name\"",
         ),
-        (
-            "v1",
-            "Pod",
-            containers.clone(),
-            json!({"containers": [{"$patch": "delete"}]}),
-            "lacks the merge key",
-        ),
+        ("v1", "Pod", containers.clone(), json!({"containers": [{"$patch": "delete"}]}), "lacks the merge key"),
         ("v1", "Pod", containers.clone(), json!({"containers": ["x"]}), "several types"),
         (
             "v1",
