@@ -319,8 +319,7 @@ fn plugin_exit_status_is_reported() {
     let ended = scratch.run(&World::new(), &arguments);
     assert_eq!(ended.code, Some(1));
     let rules = section(&ended.stdout, "ItemBlockAction v1 fixture.bowline.io/iba");
-    let expected =
-        "  FAILED   answers for the item: the plugin exited during GetRelatedItems (exit status: 3)";
+    let expected = "  FAILED   answers for the item: the plugin exited during GetRelatedItems (exit status: 3)";
     assert_eq!(rules[1], expected);
 }
 

@@ -84,7 +84,7 @@ async fn snapshot_type_cloud_on_a_csi_volume_is_a_warning() {
         assert_eq!(warnings.len(), count, "{own:?} {default:?}: {warnings:?}");
         for text in warnings {
             let begin = text.starts_with("persistentvolumeclaims/");
-            assert!(begin && text.contains("not uploaded") && text.contains("cloud"), "{text}");
+            assert!(begin && text.contains("`cloud` has no effect on CSI snapshots"), "{text}");
         }
     }
 }
