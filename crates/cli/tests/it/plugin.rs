@@ -167,7 +167,7 @@ fn non_plugin_is_refused_in_one_line() {
     }
     let script = scratch.script("#!/bin/sh\necho 'Usage: script FILE'\n");
     let ended = scratch.run(&world, &["plugin", "inspect", &script]);
-    assert_refused(&ended, &[&script, "no handshake", "Usage: script FILE"]);
+    assert_refused(&ended, &[&script, "is not a handshake", "Usage: script FILE"]);
     let ended = scratch.run(&world, &["plugin", "inspect", "/proc/none"]);
     assert_refused(&ended, &["/proc/none", "cannot be started", "No such file"]);
     let folder = scratch.path("root");
