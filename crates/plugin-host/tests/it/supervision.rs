@@ -129,8 +129,9 @@ async fn plugin_killed_repeatedly_under_load_answers_or_reports_why() {
                     }
                     Err(error) => {
                         assert_eq!(error.class(), Class::Transient, "{error}");
-                        let ended = error.message().contains("ended in Execute (signal: 9");
-                        let in_warm_up = error.message().contains("ended in AppliesTo (signal: 9");
+                        let ended = error.message().contains("exited during Execute (signal: 9");
+                        let in_warm_up =
+                            error.message().contains("exited during AppliesTo (signal: 9");
                         let before =
                             error.message().contains("ended before its handshake (signal: 9");
                         let after = error.message().contains("cannot connect to the socket");

@@ -392,7 +392,7 @@ async fn crashing_action_is_an_item_error_and_the_rest_is_restored() {
             format!("the action {action} cannot check whether its additional items are ready: ");
         let dead = errors[format!("{set}-dies").as_str()];
         assert!(dead.starts_with(&unsure), "{dead}");
-        assert!(dead.contains("ended in AreAdditionalItemsReady (exit status: 3)"), "{dead}");
+        assert!(dead.contains("exited during AreAdditionalItemsReady (exit status: 3)"), "{dead}");
         let expected = format!("{unsure}fixture cannot say; the item is still restored");
         assert_eq!(errors[format!("{set}-unsure").as_str()], expected);
         // The plugin continues in a new process: with the item that it was processing, with calls for other items, and

@@ -483,7 +483,13 @@ fn invalid_strategic_patches_are_refused() {
             json!({"containers": [{"image": "x"}]}),
             "lacks the merge key \"name\"",
         ),
-        ("v1", "Pod", containers.clone(), json!({"containers": [{"$patch": "delete"}]}), "lacks the merge key"),
+        (
+            "v1",
+            "Pod",
+            containers.clone(),
+            json!({"containers": [{"$patch": "delete"}]}),
+            "lacks the merge key",
+        ),
         ("v1", "Pod", containers.clone(), json!({"containers": ["x"]}), "several types"),
         (
             "v1",
