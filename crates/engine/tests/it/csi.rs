@@ -1,4 +1,4 @@
-//! Snapshots by CSI drivers, in a cluster in memory with a snapshot controller in memory.
+//! Snapshots by CSI drivers, on an in-memory cluster with a simulated snapshot controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -229,7 +229,7 @@ async fn no_snapshot_is_lost_or_left_over_wherever_a_process_dies() {
     for length in 1..=records.len() {
         let journaled = records[..length].to_vec();
         let is_finished = !recover(journaled.clone()).finished.is_empty();
-        // All is as the first one left it.
+        // The state is as the first process left it.
         let bench = CsiTest::new();
         let (first, _) = bench.run(Vec::new()).await;
         let first = run_and_read(first).await;
