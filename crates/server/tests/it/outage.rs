@@ -38,6 +38,8 @@ use node::{Execs, LostNode};
 /// Longer than the test.
 const LONG: Duration = Duration::from_hours(1);
 const SHORT: Duration = Duration::from_secs(1);
+/// Longer than the test, and shorter than the time for which a bucket has been lost according to the journals.
+const HALF_HOUR: Duration = Duration::from_mins(30);
 /// A bound that runs are to reach, after others were canceled and deleted in good time.
 const BOUND: Duration = Duration::from_secs(30);
 /// Number of attempts at a stage.
@@ -439,7 +441,8 @@ async fn runs_end_when_their_bucket_stays_unreachable() {
     outage.set_stages::<Restore>(&restores).await;
     outage.append_attempts::<Backup>(&backups).await;
     outage.append_attempts::<Restore>(&restores).await;
-    // A bucket that is away takes a minute to be found so. An earlier server has found it so once.
+    // An earlier server lost the bucket an hour ago. Only these runs reach the bound: the others must end because they
+    // are canceled or deleted.
     let at = Timestamp::now() - SignedDuration::from_hours(1);
     let lost = [JournalEntry::BucketLost { at, stage: None }];
     for row in rows_with_act(&backups, Act::Time) {
@@ -449,7 +452,7 @@ async fn runs_end_when_their_bucket_stays_unreachable() {
         outage.append_records::<Restore>(row, &lost).await;
     }
     outage.gateway.set(Mode::Away);
-    outage.world.run(options(&outage.world, SHORT));
+    outage.world.run(options(&outage.world, HALF_HOUR));
     outage.lets_others_pass("app-backup-bucketaway-*").await;
     let deleted = outage.act::<Backup>(&backups).await;
     let restores_deleted = outage.act::<Restore>(&restores).await;
