@@ -30,6 +30,7 @@ use bowline_plugin::{ResourceIdentifier, nesting};
 use flate2::read::MultiGzDecoder;
 
 use crate::resource::GroupResource;
+use crate::shared_names::SharedNames;
 pub use check::Unreadable;
 use contents::Extent;
 pub use contents::{Contents, Kind};
@@ -99,6 +100,7 @@ pub fn unpack(
             lost: 0,
             broken: None,
         },
+        namespaces: SharedNames::default(),
         limits,
         end: 0,
         index: 0,
@@ -119,6 +121,8 @@ pub fn unpack(
 
 struct Unpacker {
     contents: Contents,
+    /// Namespaces of the index.
+    namespaces: SharedNames,
     limits: UnpackLimits,
     end: u64,
     /// Approximate memory used by the index so far.
@@ -257,12 +261,11 @@ impl Unpacker {
             }
             VersionFolder::Other(version) => kind.others.entry(version).or_default(),
         };
-        let key = (namespace, name);
-        if items.contains_key(&key) {
+        if items.get(&namespace, &name).is_some() {
             self.refuse_item(Defect::Duplicate { path: displayed_path });
             return Ok(());
         }
-        self.index += (INDEX_ENTRY_BYTES + key.0.len() + key.1.len()) as u64;
+        self.index += (INDEX_ENTRY_BYTES + namespace.len() + name.len()) as u64;
         if self.index > self.limits.index {
             return Err(UnpackError::TooLarge(ExceededLimit::Index(self.limits.index)));
         }
@@ -271,16 +274,15 @@ impl Unpacker {
         if self.end > self.limits.spool {
             return Err(UnpackError::TooLarge(ExceededLimit::Spool(self.limits.spool)));
         }
-        let checked = check::item(content, &key.0, &key.1);
+        items.insert(self.namespaces.share(&namespace), &name, extent);
+        let checked = check::item(content, &namespace, &name);
         if let Ok(levels) = checked
             && levels > nesting::SERDE_MAX_LEVELS
         {
-            let (namespace, name) = key.clone();
             let GroupResource { group, resource } = resource.clone();
             let id = ResourceIdentifier { group, resource, namespace, name };
             self.contents.deep_items.insert(id, levels);
         }
-        items.insert(key, extent);
         let spool = &self.contents.spool;
         spool.write_all_at(content, extent.offset).map_err(UnpackError::Scratch)?;
         if let Err(reason) = checked {
