@@ -221,8 +221,14 @@ impl Controller {
             .filter_map(|backup| BackupName::new(backup.name.clone()).ok())
             .map(|name| PendingImport { name, is_begun: true });
         let wanted: Vec<PendingImport> = new.chain(begun).collect();
-        let quota =
-            self.quota(&target, !wanted.is_empty()).await.map_err(SyncError::ListCluster)?;
+        let limit = self.context.options.backup_sync_limit;
+        let quota = if wanted.is_empty() {
+            ImportQuota::new(limit)
+        } else {
+            let backups = self.context.api::<Backup>();
+            let quota = ImportQuota::read(limit, &backups, target.location).await;
+            quota.map_err(SyncError::ListCluster)?
+        };
         let skipped = self.import_all(location, &store, &target, wanted, &listed, &quota).await?;
         let has_others = !listing.unexpected.is_empty();
         match orphan::find(&cluster, target.location, &listed, has_others, began) {
