@@ -13,14 +13,14 @@ use crate::many::{ManyPlan, ResourceCounts};
 /// File name that stands for standard output.
 const STDOUT: &str = "-";
 
-/// Measure backups and restores by Bowline and by Velero, and the floor under both
+/// Measure backups and restores of Bowline and of Velero, and the floor under both, a plain client
 ///
-/// Everything runs on this machine and goes away at the end, on Ctrl-C at the latest. The first run
-/// builds the programs it needs with Go, which takes minutes.
+/// Everything runs on this machine and is removed at the end, also after Ctrl-C. The first run builds
+/// the programs that it needs with Go, which takes minutes.
 #[derive(Debug, Parser)]
 #[command(name = "bench/run", bin_name = "bench/run")]
 pub(crate) struct Args {
-    /// How many objects to create: a mix of kinds and sizes as in a cluster in use
+    /// Number of objects to create: a mix of kinds and sizes as in a cluster in use
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     objects: Option<u32>,
 
@@ -33,17 +33,17 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "objects")]
     big_secrets: bool,
 
-    /// Run pods on a real node instead, with so many claims of a CSI driver, and measure backups with
-    /// snapshots of them. Needs root
+    /// Run pods on a real node instead, with this number of claims of a CSI driver, and measure backups
+    /// with snapshots of them. Needs root
     #[arg(long, value_name = "N", conflicts_with_all = ["objects", "big_secrets"], value_parser = clap::value_parser!(u16).range(1..=500))]
     csi_claims: Option<u16>,
 
-    /// What to measure [default: backup and restore, or csi if there are claims]
+    /// Tasks to measure [default: backup and restore; csi with --csi-claims]
     #[arg(long, value_enum)]
     pub(crate) only: Option<Task>,
 
-    /// How many of the objects Velero restores, from a smaller backup, as it takes long; Bowline
-    /// restores both that one and the whole
+    /// Number of objects in a smaller backup for Velero's restore, which takes long; Bowline restores
+    /// both this backup and the whole one
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     velero_objects: u32,
 
@@ -59,41 +59,41 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(..=100_000))]
     restores: u32,
 
-    /// For how long `--only many` watches an idle server: a multiple of a minute, the period of its
-    /// own checks
+    /// Seconds for which `--only many` watches an idle server: best a multiple of a minute, the
+    /// period of its own checks
     #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(u16).range(1..=3600))]
     idle_seconds: u16,
 
-    /// How often each contender runs; the figures are medians
+    /// Number of rounds per contender; the figures are medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
 
-    /// Leave Velero out
+    /// Do not measure Velero
     #[arg(long)]
     skip_velero: bool,
 
-    /// Leave Bowline out
+    /// Do not measure Bowline
     #[arg(long, conflicts_with = "skip_velero")]
     skip_bowline: bool,
 
-    /// Measure this other `bowline` as well, turn by turn, and tell the ratios between the two
+    /// Also measure this other `bowline`, in alternating runs, and report the ratios of both
     #[arg(long, value_name = "FILE", conflicts_with = "skip_bowline")]
     pub(crate) baseline: Option<PathBuf>,
 
-    /// Where the randomness of the objects comes from: the same seed makes the same objects
+    /// Seed of the objects: the same seed creates the same objects
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Write the figures of all rounds to this file; without a name to standard output, in place of
+    /// Write the figures of all rounds to this file; without a name, to standard output in place of
     /// the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = STDOUT)]
     json: Option<PathBuf>,
 
-    /// Draw the figures into this file
+    /// Draw the figures in this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// Where relative file names start
+    /// Directory of relative file names
     #[arg(long, hide = true, default_value = ".")]
     folder: PathBuf,
 }

@@ -56,7 +56,7 @@ pub(crate) async fn create(
     Ok(CreationMeasurement { wall_s, cpu_s, in_flight, items, existing, machine_usage })
 }
 
-/// Posts all objects. Returns the number of those that existed.
+/// Posts all objects. Returns the number of objects that existed already.
 async fn post_all(
     client: &Client,
     posts: &[CreateRequest],

@@ -47,7 +47,7 @@ impl<const N: usize> UsageWatch<N> {
                 for ((usage, processes), before) in
                     usages.iter_mut().zip(process_trees(roots)).zip(before)
                 {
-                    // The largest of all samples: one that is taken while a child ends may miss it.
+                    // The largest of all samples: a sample taken while a child ends may miss the child.
                     let used = ticks(&processes).saturating_sub(before);
                     usage.cpu_s = usage.cpu_s.max(seconds(used));
                     let resident = processes.iter().map(|process| resident_bytes(process.pid));
@@ -261,7 +261,7 @@ mod tests {
         assert!(!is_running(child.id()));
         assert!(usage.cpu_s > 0.05, "{usage:?}");
         assert!(usage.peak_rss_bytes > 500_000, "{usage:?}");
-        // One is below the other, and both include all of it.
+        // One process is a child of the other, and both totals include it.
         assert!(ours.cpu_s + 0.02 > usage.cpu_s, "{ours:?} {usage:?}");
         assert!(ours.peak_rss_bytes > usage.peak_rss_bytes, "{ours:?} {usage:?}");
     }

@@ -153,7 +153,7 @@ impl Page {
         self.tail.extend_from_slice(end);
     }
 
-    /// Token of the next page, if there is one.
+    /// Token of the next page, if any.
     ///
     /// The list's own metadata come before its items, except for custom resources, whose lists have their fields in
     /// alphabetical order: there they come last.

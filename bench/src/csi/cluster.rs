@@ -44,7 +44,7 @@ pub(super) struct Cluster {
     hook_files: PathBuf,
 }
 
-/// Claims of each pod: as many as it can have, until none is left.
+/// Claims of each pod: as many as possible, until all claims are used.
 fn distribute_claims(claims: usize) -> Vec<(String, Vec<String>)> {
     let pods = claims.div_ceil(CLAIMS_OF_POD);
     let pod = |number: usize| {

@@ -21,7 +21,7 @@ const BIG_SECRET_BYTES: usize = 900 * 1024;
 /// Objects that fill a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// So many objects of many kinds.
+    /// This many objects of many kinds.
     Mix {
         /// Number of objects.
         objects: usize,

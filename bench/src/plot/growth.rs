@@ -76,10 +76,7 @@ pub(crate) fn svg(growth: &Growth) -> String {
 }
 
 /// One line for each contender of the smallest size.
-fn lines(
-    growth: &Growth,
-    figure: fn(&BackupMeasurement) -> f64,
-) -> impl Iterator<Item = Line> {
+fn lines(growth: &Growth, figure: fn(&BackupMeasurement) -> f64) -> impl Iterator<Item = Line> {
     let runs = growth.sizes.first().map_or(&[][..], |sized| sized.backups.runs.as_slice());
     runs.iter().map(move |(contender, _)| Line {
         name: contender.name(),

@@ -184,7 +184,7 @@ pub(super) fn table(restores: &[Restores]) -> String {
     aligned(&rows)
 }
 
-/// One line per row: the share of the machine that each process used meanwhile.
+/// One line per row: the share of the machine that each process used.
 pub(super) fn limits(restores: &[Restores], cores: usize) -> String {
     let mut lines = String::new();
     for archive in restores {

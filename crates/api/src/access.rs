@@ -1,15 +1,15 @@
-//! What the server may do in a cluster: the rules that `bowline install` grants, and no more.
+//! Permissions of the server: exactly the rules that `bowline install` grants.
 //!
 //! | profile | reads | writes |
 //! |---|---|---|
 //! | [`Profile::BackupOnly`] | everything | its own namespace; runs hooks in pods; snapshots of CSI volumes |
-//! | [`Profile::Full`] | everything | besides that, creates and changes everything, and grants what it does not have |
+//! | [`Profile::Full`] | everything | the same; creates and changes everything; grants permissions that it lacks |
 //!
-//! A restore brings back roles and bindings, whatever they allow. Whoever may do that can make
-//! himself an administrator, so *full* amounts to one, though it is not bound to `cluster-admin`.
+//! A restore recreates roles and bindings, whatever they allow. So *full* amounts to an administrator, although it is
+//! not bound to `cluster-admin`.
 //!
-//! A rule for every resource is also one for what lies below them, such as `nodes/proxy`: RBAC has no
-//! way to leave that out. So *backup-only*, too, is for a namespace that only administrators use.
+//! A rule for every resource includes subresources, such as `nodes/proxy`: RBAC cannot exclude them. So only
+//! administrators may use the server's namespace, with *backup-only* as well.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,21 +18,21 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use crate::GROUP;
 
-/// How much a server may do.
+/// Permissions of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Enough to back up, and to delete backups.
+    /// For backups and their deletion.
     #[default]
     BackupOnly,
-    /// Enough to restore, too.
+    /// For restores as well.
     Full,
 }
 
 impl Profile {
-    /// Both, the lesser one first.
+    /// All profiles, the one with fewer permissions first.
     pub const ALL: [Self; 2] = [Self::BackupOnly, Self::Full];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BackupOnly => "backup-only",
@@ -47,7 +47,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// A word that is no profile.
+/// Unknown name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid profile `{0}`: expected backup-only or full")]
 pub struct UnknownProfile(String);
@@ -61,17 +61,17 @@ impl FromStr for Profile {
     }
 }
 
-/// What the server may do in all namespaces, and with what lies in none.
+/// Permissions in all namespaces, and for cluster-scoped objects.
 pub fn cluster_rules(profile: Profile) -> Vec<PolicyRule> {
     let mut rules = vec![
-        // What is backed up may be of any kind, also of one that is installed tomorrow.
+        // Backups include objects of every kind, also of kinds that are installed later.
         rule(&["*"], &["*"], &["get", "list", "watch"]),
-        // Hooks are run in pods.
+        // For hooks.
         rule(&[""], &["pods/exec"], &["create"]),
-        // Snapshots of CSI volumes are objects beside the claims that they are of.
+        // For snapshots of CSI volumes.
         rule(
             &["snapshot.storage.k8s.io"],
-            // The status of a content that is made for a deletion names the snapshot.
+            // To delete a snapshot, Bowline creates a content whose status names the snapshot.
             &["volumesnapshots", "volumesnapshotcontents", "volumesnapshotcontents/status"],
             &["create", "update", "patch", "delete"],
         ),
@@ -87,7 +87,7 @@ pub fn cluster_rules(profile: Profile) -> Vec<PolicyRule> {
     ];
     if profile == Profile::Full {
         rules.push(rule(&["*"], &["*"], &["create", "update", "patch"]));
-        // Roles and bindings of a backup may allow what the server itself may not.
+        // Roles and bindings of a backup may grant permissions that the server lacks.
         rules.push(rule(
             &["rbac.authorization.k8s.io"],
             &["roles", "clusterroles"],
@@ -97,14 +97,14 @@ pub fn cluster_rules(profile: Profile) -> Vec<PolicyRule> {
     rules
 }
 
-/// What the server may do in its own namespace.
+/// Permissions in the server's own namespace.
 pub fn own_rules() -> Vec<PolicyRule> {
     const WRITE: &[&str] = &["create", "update", "patch", "delete"];
     vec![
         rule(&[GROUP], &["*"], WRITE),
         // The journal of runs.
         rule(&[""], &["configmaps"], WRITE),
-        // One server at a time.
+        // For the Lease of the active server.
         rule(&["coordination.k8s.io"], &["leases"], &["create", "update", "patch"]),
         rule(&["", "events.k8s.io"], &["events"], &["create", "patch"]),
     ]
@@ -124,7 +124,7 @@ fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> PolicyRule {
 mod tests {
     use super::*;
 
-    /// Whether a rule allows something by name, not by a wildcard of verbs.
+    /// True if a rule allows a verb by name, not by a wildcard.
     fn allows(rules: &[PolicyRule], group: &str, resource: &str, verb: &str) -> bool {
         let has = |list: &[String], text: &str| list.iter().any(|one| one == "*" || one == text);
         rules.iter().any(|rule| {

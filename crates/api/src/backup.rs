@@ -1,4 +1,4 @@
-//! Backup: take a copy of objects and their volumes.
+//! Backup: a copy of objects and their volumes.
 
 use std::collections::BTreeMap;
 
@@ -457,23 +457,23 @@ string_set! {
         ReadyToStart = "ReadyToStart",
         /// The spec is invalid.
         FailedValidation = "FailedValidation",
-        /// Objects are being taken.
+        /// Items are being collected.
         InProgress = "InProgress",
-        /// All objects are taken; plugins still work.
+        /// All items are stored; plugin operations are in progress.
         WaitingForPluginOperations = "WaitingForPluginOperations",
         /// The same, and something has failed.
         WaitingForPluginOperationsPartiallyFailed = "WaitingForPluginOperationsPartiallyFailed",
-        /// Plugins are done; the last objects are being rewritten.
+        /// All operations have ended; changed items are stored again.
         Finalizing = "Finalizing",
         /// The same, and something has failed.
         FinalizingPartiallyFailed = "FinalizingPartiallyFailed",
-        /// Everything is in the store.
+        /// Complete in the storage location.
         Completed = "Completed",
         /// Usable, with errors.
         PartiallyFailed = "PartiallyFailed",
         /// Not usable.
         Failed = "Failed",
-        /// The backup and its data are being removed.
+        /// The backup and its data are being deleted.
         Deleting = "Deleting",
     }
 }

@@ -1,7 +1,7 @@
-//! The CustomResourceDefinitions: what `install` applies and `--dry-run` prints.
+//! The CustomResourceDefinitions that `install` applies and `--dry-run` prints.
 //!
-//! They accept exactly what Velero 1.18's accept. On top, they keep unknown fields, have our two
-//! kinds, `status.conditions`, and more short names and columns.
+//! They accept exactly the objects that those of Velero 1.18 accept. In addition, they keep unknown fields, and have our
+//! two kinds, our status fields, and more short names and columns.
 
 mod upgrade;
 
@@ -18,10 +18,10 @@ use crate::{
 
 pub use upgrade::{Plan, plan};
 
-/// Why CRDs could not be printed.
+/// Failure to print CRDs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The YAML writer refused.
+    /// The YAML writer failed.
     #[error("could not write custom resource definitions as YAML")]
     WriteYaml(#[source] serde_saphyr::ser::Error),
 }
@@ -47,14 +47,14 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     ]
 }
 
-/// The definitions as a stream of YAML documents, for `kubectl apply -f -`.
+/// All definitions as a stream of YAML documents, for `kubectl apply -f -`.
 pub fn to_yaml(definitions: &[CustomResourceDefinition]) -> Result<String, Error> {
     // Folded scalars are correct but hard to grep and to diff.
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_multiple_with_options(definitions, options).map_err(Error::WriteYaml)
 }
 
-/// What kube derives, made to agree with Velero.
+/// The definition that kube derives, adapted to Velero's.
 fn definition<K: CustomResourceExt>() -> CustomResourceDefinition {
     let mut crd = K::crd();
     let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -62,8 +62,8 @@ fn definition<K: CustomResourceExt>() -> CustomResourceDefinition {
     crd.metadata.annotations = Some([(annotation::CRD_VERSION.to_owned(), version)].into());
     crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
     for version in &mut crd.spec.versions {
-        // kube adds the status subresource to all that have a status; Velero has none, and with
-        // it every update of Velero's would silently leave the status as it was.
+        // kube adds the status subresource to every kind with a status. Velero has none: with it, each update by
+        // Velero would silently leave the status unchanged.
         version.subresources = None;
         let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(schema) = schema {
@@ -95,8 +95,8 @@ fn tidy_root(schema: &mut JSONSchemaProps) {
     );
 }
 
-/// Removes the defaults that come from reading generously: in a CRD they would make the API
-/// server write them into every object. Our own objects are those that keep unknown fields.
+/// Removes defaults that exist for lenient reading: in a CRD they would make the API server write them into every
+/// object. Our objects are those that keep unknown fields.
 fn remove_defaults(schema: &mut JSONSchemaProps) {
     let is_ours = schema.x_kubernetes_preserve_unknown_fields == Some(true);
     for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {

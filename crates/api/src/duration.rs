@@ -1,9 +1,9 @@
-//! Lengths of time as Go spells them.
+//! Durations in Go's format.
 //!
-//! On the wire a duration is what Go's `time.Duration` prints and parses: `4h0m0s`, `1.5s`,
-//! `-1m0s`. kube has a type for it, but that one prints `14400s` for four hours, accepts
-//! fractions that Go refuses, and panics on numbers that are too large. Ours agrees with Go on
-//! every row of `tests/golden/durations.json`, which a Go program wrote.
+//! The format is that of Go's `time.Duration`: `4h0m0s`, `1.5s`, `-1m0s`. kube has a type for it,
+//! but that type prints `14400s` for four hours, accepts fractions that Go refuses, and panics on
+//! numbers that are too large. Ours agrees with Go on every row of `tests/golden/durations.json`,
+//! which a Go program has written.
 
 use std::{borrow::Cow, fmt, str::FromStr, time};
 
@@ -16,66 +16,66 @@ const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-/// The magnitude of the most negative duration, one more than the largest positive one.
+/// Absolute value of the most negative duration, which is one more than the largest positive one.
 const MAX_MAGNITUDE: u64 = i64::MIN.unsigned_abs();
 
-/// A signed length of time in nanoseconds, of at most about 292 years.
+/// A signed duration in nanoseconds, of at most about 292 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(i64);
 
-/// Why a text is not a duration.
+/// Reason why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no number where one must be.
+    /// A number is missing.
     #[error("invalid duration {0:?}: expected a number and a unit, as in 1h30m")]
     Invalid(String),
-    /// A number is followed by nothing.
+    /// A number has no unit.
     #[error("missing unit in duration {0:?}: expected one of ns, us, ms, s, m, h")]
     MissingUnit(String),
-    /// A number is followed by something that is not a unit.
+    /// A number has an unknown unit.
     #[error("unknown unit {unit:?} in duration {text:?}: expected one of ns, us, ms, s, m, h")]
     UnknownUnit {
         /// The whole text.
         text: String,
-        /// What stands where the unit should.
+        /// The unknown unit.
         unit: String,
     },
-    /// The length does not fit in 64 bits of nanoseconds.
+    /// The duration does not fit into 64 bits of nanoseconds.
     #[error("duration {0:?} is too long")]
     TooLong(String),
 }
 
 impl Duration {
-    /// No time at all; in Velero's fields it usually means "not set".
+    /// Zero, which usually means "not set" in Velero's fields.
     pub const ZERO: Self = Self(0);
 
-    /// A duration of so many nanoseconds.
+    /// A duration of this many nanoseconds.
     pub const fn from_nanoseconds(nanoseconds: i64) -> Self {
         Self(nanoseconds)
     }
 
-    /// A duration of so many seconds, cut off at the longest one possible.
+    /// A duration of this many seconds, limited to the longest one.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(SECOND.cast_signed()))
     }
 
-    /// The length in nanoseconds.
+    /// Number of nanoseconds.
     pub const fn nanoseconds(self) -> i64 {
         self.0
     }
 
-    /// Whether it is exactly zero.
+    /// True if the duration is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// As a standard duration, or nothing if negative.
+    /// As a standard duration; none if negative.
     pub fn to_std(self) -> Option<time::Duration> {
         u64::try_from(self.0).ok().map(time::Duration::from_nanos)
     }
 }
 
-/// A standard duration, cut off at the longest one possible.
+/// From a standard duration, limited to the longest one.
 impl From<time::Duration> for Duration {
     fn from(duration: time::Duration) -> Self {
         Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
@@ -107,7 +107,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// `value / unit` with as many digits after the point as it takes; `unit` is a power of ten.
+/// `value / unit` with the necessary number of decimal places; `unit` is a power of ten.
 fn decimal(value: u64, unit: u64) -> String {
     let (whole, fraction) = (value / unit, value % unit);
     if fraction == 0 {

@@ -1,9 +1,8 @@
-//! The custom resources of Bowline: Velero's, word for word, and two of our own.
+//! The custom resources of Bowline: those of Velero, unchanged, and two of our own.
 //!
-//! A cluster that ran Velero yesterday must be able to run Bowline today, and Velero again
-//! tomorrow. So every kind, field, phase, label and annotation here is spelled as in Velero 1.18,
-//! and the tests compare each with what Velero's own types and CRDs say (`golden/` holds the
-//! program that asks them).
+//! A cluster can be switched from Velero to Bowline and back. So every kind, field, phase, label and
+//! annotation is spelled as in Velero 1.18, and the tests compare each with Velero's own types and
+//! CRDs (`golden/` has the program that reads them).
 //!
 //! | group version | kinds |
 //! |---|---|
@@ -11,20 +10,20 @@
 //! | `velero.io/v2alpha1` | [`DataUpload`], [`DataDownload`] |
 //! | `velero.io/v1`, ours | [`VolumePluginBackup`], [`VolumePluginRestore`] |
 //!
-//! # Rules that hold for all of them
+//! # Rules for all kinds
 //!
-//! - **Nothing of Velero's is lost.** A field that we do not know lands in [`Unknown`] and is written
-//!   back; a phase that we do not know is an `Other(String)`. Types of Kubernetes' own inside them
-//!   (selectors, references, conditions) are those of this version.
-//! - **Reading is generous, as Go's is.** A missing field is its empty value, also where the CRD
-//!   requires it, and so is a `null` list or map. Only a value of the wrong type is an error.
-//! - **Writing is what Go writes.** A field that Velero leaves out when empty is left out; one that
-//!   it always writes (`ttl: 0s`, `hooks: {}`) is always written.
-//! - **Unset and empty differ only where Velero tells them apart**; there the field is an `Option`.
-//! - **No status subresource**, since Velero has none: status is a field like any other. Take CRDs
-//!   from [`crds::all`], not from kube's `Backup::crd()`, which would add one.
-//! - The one field of ours in Velero's kinds is `status.conditions` of [`Backup`] and [`Restore`];
-//!   see [`condition`].
+//! - **Unknown values are kept.** An unknown field is in [`Unknown`] and is written back; an unknown
+//!   phase is an `Other(String)`. Kubernetes' types inside them (selectors, references, conditions)
+//!   are those of this version.
+//! - **Reading is as lenient as in Go.** A missing field has its empty value, even if the CRD requires
+//!   it, and so has a `null` list or map. Only a value of the wrong type is an error.
+//! - **Writing is as in Go.** A field that Velero omits when empty is omitted; a field that Velero
+//!   always writes (`ttl: 0s`, `hooks: {}`) is always written.
+//! - **Unset and empty differ only if Velero distinguishes them**; then the field is an `Option`.
+//! - **There is no status subresource**, as in Velero: status is a field like any other. Use the CRDs
+//!   of [`crds::all`], not those of kube's `Backup::crd()`, which would add one.
+//! - Fields of ours in Velero's kinds are marked "Bowline only"; see [`condition`] for
+//!   `status.conditions`.
 
 pub mod access;
 pub mod annotation;
@@ -91,5 +90,5 @@ pub use volume_snapshot_location::{
 /// The API group of all kinds.
 pub const GROUP: &str = "velero.io";
 
-/// The namespace that Velero is installed in unless told otherwise.
+/// The default namespace of an installation.
 pub const DEFAULT_NAMESPACE: &str = "velero";

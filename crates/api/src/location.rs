@@ -1,4 +1,4 @@
-//! What the two kinds of locations have in common.
+//! Types of both kinds of locations.
 
 use crate::string_set::string_set;
 

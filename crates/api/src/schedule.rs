@@ -1,4 +1,4 @@
-//! Schedule: make backups at given times.
+//! Schedule: creates backups at given times.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;

@@ -1,4 +1,4 @@
-//! Where the snapshot of a volume ends up.
+//! Destination of volume snapshots.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub enum SnapshotType {
     Local,
 }
 
-/// A text that is not a snapshot type.
+/// Not a snapshot type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSnapshotType(String);
 
@@ -28,10 +28,10 @@ impl fmt::Display for InvalidSnapshotType {
 impl std::error::Error for InvalidSnapshotType {}
 
 impl SnapshotType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Cloud, Self::Local];
 
-    /// As it is written.
+    /// The text in annotations and flags.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",

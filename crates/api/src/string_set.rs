@@ -1,8 +1,8 @@
-//! One macro for the closed sets of strings in the API: phases, modes, kinds.
+//! A macro for the closed sets of strings in the API: phases, modes, kinds.
 //!
-//! Each is an enum of the strings that Velero 1.18 knows, plus `Other` for one that a newer
-//! version wrote, so that it survives being read and written. Whether the CRD lists the strings
-//! under `enum:` is said per set, and is what Velero's CRD does.
+//! Each is an enum of the strings of Velero 1.18, plus `Other` for a string of a newer version, which
+//! survives being read and written. Each set declares whether the CRD lists its strings under
+//! `enum:`, as Velero's CRD does.
 
 /// Declares an enum over strings.
 ///
@@ -17,7 +17,7 @@ macro_rules! string_set {
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum $name {
             $($(#[$variant_meta])* $variant,)+
-            /// A value that this version does not know, word for word.
+            /// A value that this version does not know, unchanged.
             Other(String),
         }
 

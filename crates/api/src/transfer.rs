@@ -1,4 +1,4 @@
-//! What the kinds that move a volume's data have in common.
+//! Types of the kinds that move the data of volumes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

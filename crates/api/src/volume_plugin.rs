@@ -1,7 +1,6 @@
-//! What VolumePluginBackup and VolumePluginRestore have in common.
+//! Types of VolumePluginBackup and VolumePluginRestore.
 //!
-//! Any plugin may write these objects, in whatever language it is written, so they are read
-//! generously and written strictly.
+//! Plugins in any language may write these objects, so they are read leniently and written strictly.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -132,7 +131,7 @@ struct ProgressAsRead {
 
 impl From<ProgressAsRead> for VolumePluginProgress {
     fn from(read: ProgressAsRead) -> Self {
-        // Only a plugin writes capitals, and it knows better than whoever wrote the others.
+        // Only a plugin writes the capitalized fields, so they take precedence.
         Self {
             total_bytes: read.capital_total_bytes.or(read.total_bytes).unwrap_or_default(),
             bytes_done: read.capital_bytes_done.or(read.bytes_done).unwrap_or_default(),

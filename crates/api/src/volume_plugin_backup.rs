@@ -1,4 +1,4 @@
-//! VolumePluginBackup: what a plugin reports of the snapshot of a volume.
+//! VolumePluginBackup: report of a plugin on the snapshot of a volume.
 //!
 //! A plugin that can reach the API server creates and updates its own; for all others the server
 //! does. Not one of Velero's kinds.

@@ -1,4 +1,4 @@
-//! VolumePluginRestore: what a plugin reports of the restore of a volume.
+//! VolumePluginRestore: report of a plugin on the restore of a volume.
 //!
 //! A plugin that can reach the API server creates and updates its own; for all others the server
 //! does. Not one of Velero's kinds.

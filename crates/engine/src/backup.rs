@@ -67,8 +67,9 @@ use crate::cluster::Cluster;
 use crate::compression::CompressionMode;
 use crate::failpoint::{self, Failpoint};
 use crate::journal::{Journal, RecoveredRun};
-use crate::report::Report;
+use crate::report::{Report, ReportSubject};
 use crate::snapshotter::Snapshotters;
+use crate::unpack::{ExceededLimit, UnpackLimits};
 use archive::{Archive, SealedArchive};
 use collect::ListPhase;
 use context::{Context, assemble, check_name_and_assemble};
@@ -146,6 +147,8 @@ pub struct Options {
     pub freeze_timeout: Option<Duration>,
     /// Where the archive is compressed.
     pub compression: CompressionMode,
+    /// Limits of restores. An archive that exceeds one of them is reported now, and not when it is needed.
+    pub restore_limits: UnpackLimits,
 }
 
 /// Failure that ends a run.
@@ -237,6 +240,7 @@ async fn write_archive(context: &Arc<Context>) -> Result<SealedArchive, FatalErr
     let (archive, stream, writer) = archive::start(*started, &options.scratch, options.compression)
         .map_err(FatalError::Archive)?;
     let upload = upload::contents(store, &request.name, stream, &options.scratch);
+    let size = archive.size();
     let uploaded = async {
         tokio::select! {
             uploaded = upload => uploaded,
@@ -260,7 +264,18 @@ async fn write_archive(context: &Arc<Context>) -> Result<SealedArchive, FatalErr
     }
     collected?;
     uploaded?;
+    let exceeded = size.lock().exceeded_limit(&options.restore_limits);
+    warn_not_restorable(context, exceeded);
     writer.finish(|_| Ok(())).await.map_err(FatalError::Archive)
+}
+
+/// Reports that an archive cannot be restored with the limits of this server.
+fn warn_not_restorable(context: &Context, exceeded: Option<ExceededLimit>) {
+    let Some(limit) = exceeded else { return };
+    let hint = limit.flag().map(|flag| format!("; before a restore, raise `{flag}` of the server"));
+    let hint = hint.unwrap_or_default();
+    let text = format!("this server cannot restore the backup: {limit}{hint}");
+    context.report.warn(ReportSubject::Run, text);
 }
 
 /// Waits until the run was canceled and this time has passed since.

@@ -37,6 +37,8 @@ use std::time::Duration;
 use bowline_api::Backup;
 use bowline_plugin::{DeleteItemAction, error_chain};
 use bowline_store::{BackupName, BackupStore};
+use futures::future::BoxFuture;
+use futures::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::action::NamedAction;
@@ -128,6 +130,15 @@ pub enum DeletionResult {
 
 /// The server is shutting down.
 struct Stopped;
+
+/// Runs deletions concurrently. The failure of one does not prevent the others.
+async fn run_deletions(
+    deletions: Vec<BoxFuture<'_, Result<(), Stopped>>>,
+    max_concurrent: usize,
+) -> Result<(), Stopped> {
+    let ended: Vec<_> = stream::iter(deletions).buffer_unordered(max_concurrent).collect().await;
+    ended.into_iter().collect()
+}
 
 /// Deletes the data of a backup outside the bucket: resources that plugin actions manage, and snapshots.
 pub async fn delete_data(job: DeletionJob<'_>) -> DeletionResult {

@@ -17,6 +17,7 @@ mod contents;
 mod error;
 mod meter;
 mod path;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ pub use contents::{Contents, Kind};
 pub use error::{ArchiveBreak, BreakCause, Defect, ExceededLimit, ReadError, UnpackError};
 use meter::{Meter, PackedReader, UnpackedReader};
 use path::{ArchiveEntry, BadPath, ItemPath, VersionFolder};
+pub(crate) use size::UnpackedSize;
 
 /// Maximum length of an entry's path.
 const MAX_PATH_LENGTH: usize = 4096;
@@ -102,8 +104,7 @@ pub fn unpack(
         },
         namespaces: SharedNames::default(),
         limits,
-        end: 0,
-        index: 0,
+        size: UnpackedSize::default(),
         unreported_refusals: 0,
     };
     let meter = Meter::new(limits);
@@ -124,14 +125,9 @@ struct Unpacker {
     /// Namespaces of the index.
     namespaces: SharedNames,
     limits: UnpackLimits,
-    end: u64,
-    /// Approximate memory used by the index so far.
-    index: u64,
+    size: UnpackedSize,
     unreported_refusals: usize,
 }
-
-/// Approximate memory per index entry, without its names.
-const INDEX_ENTRY_BYTES: usize = 128;
 
 impl Unpacker {
     fn read_entries(
@@ -265,14 +261,10 @@ impl Unpacker {
             self.refuse_item(Defect::Duplicate { path: displayed_path });
             return Ok(());
         }
-        self.index += (INDEX_ENTRY_BYTES + namespace.len() + name.len()) as u64;
-        if self.index > self.limits.index {
-            return Err(UnpackError::TooLarge(ExceededLimit::Index(self.limits.index)));
-        }
-        let extent = Extent { offset: self.end, length: content.len() };
-        self.end += content.len() as u64;
-        if self.end > self.limits.spool {
-            return Err(UnpackError::TooLarge(ExceededLimit::Spool(self.limits.spool)));
+        let extent = Extent { offset: self.size.spool(), length: content.len() };
+        self.size.add_item(namespace.len() + name.len(), content);
+        if let Some(limit) = self.size.exceeded_limit(&self.limits) {
+            return Err(UnpackError::TooLarge(limit));
         }
         items.insert(self.namespaces.share(&namespace), &name, extent);
         let checked = check::item(content, &namespace, &name);

@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test]
     async fn unusable_socket_folder_is_named_with_a_hint() {
         for (folder, expected_text) in [
-            ("/none/such", "listening at /none/such/plugin"),
+            ("/none/such", "cannot listen on /none/such/plugin"),
             (&*format!("/{}", "x".repeat(100)), "more than 107; set PLUGIN_UNIX_SOCKET_DIR"),
             ("/a|b", "set PLUGIN_UNIX_SOCKET_DIR"),
         ] {

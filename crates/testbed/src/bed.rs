@@ -93,7 +93,7 @@ pub enum Error {
 fn folder_error(parent: &Path, error: &io::Error) -> String {
     match parent.metadata() {
         Err(error) => error.to_string(),
-        Ok(found) if !found.is_dir() => "it is no directory".to_owned(),
+        Ok(found) if !found.is_dir() => "not a directory".to_owned(),
         Ok(_) => error.kind().to_string(),
     }
 }

@@ -78,7 +78,7 @@ pub struct Volume {
 /// Snapshot of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Volume of which it was taken.
+    /// Volume that was snapshotted.
     pub volume: String,
     /// Tags of the snapshot.
     pub tags: Tags,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Any failure of the test bed. Each message has a hint where there is a remedy.
+/// Failure of the test bed. Each message has a hint if there is a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The private folder or the namespaces failed.

@@ -57,5 +57,5 @@ async fn build(package: &str, stderr: Stdio) -> Result<PathBuf, Error> {
         .into_iter::<Value>()
         .filter_map(|message| Some(PathBuf::from(message.ok()?.get("executable")?.as_str()?)))
         .last()
-        .ok_or_else(|| failed("it named no binary"))
+        .ok_or_else(|| failed("cargo reported no binary"))
 }

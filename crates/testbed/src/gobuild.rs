@@ -217,7 +217,7 @@ async fn download(required: &str, bed: &Bed) -> Result<PathBuf, Error> {
         .output();
     let output = tokio::time::timeout(DOWNLOAD_TIMEOUT, ran)
         .await
-        .map_err(|_| failed("it takes too long".to_owned()))?
+        .map_err(|_| failed("the download timed out".to_owned()))?
         .map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::NoGo { programs: required.to_owned() },
             _ => failed(error.to_string()),

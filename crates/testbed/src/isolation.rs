@@ -137,7 +137,7 @@ impl Isolation {
                 }
             })
             .map_err(Error::Start)?;
-        let late = |_| Error::Prepare("it was not ready in time".to_owned());
+        let late = |_| Error::Prepare("the namespaces were not ready in time".to_owned());
         entered.recv_timeout(PREPARE_TIMEOUT).map_err(late)??;
         Ok(Self { jobs })
     }

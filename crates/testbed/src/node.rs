@@ -120,7 +120,7 @@ impl Node {
         Ok(path)
     }
 
-    /// Folder in which kubelet looks for the sockets of its plugins.
+    /// Folder with the sockets of kubelet's plugins.
     pub(crate) fn plugins(&self) -> &Path {
         &self.plugins
     }

@@ -144,7 +144,7 @@ impl Process {
         let text = log_tail(&self.log).unwrap_or_default();
         match most_informative_line(&text) {
             Some(line) => line_message(line).chars().take(REASON_CHARS).collect(),
-            None => "it wrote nothing".to_owned(),
+            None => "no output".to_owned(),
         }
     }
 }

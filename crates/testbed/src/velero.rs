@@ -37,7 +37,7 @@ pub struct Options {
     pub plugins: Vec<PathBuf>,
     /// Environment variables for the server, and so for its plugins.
     pub environment: Vec<(OsString, OsString)>,
-    /// Flags of `velero server` in addition to those that make it run here.
+    /// Flags of `velero server`, besides those that it needs here.
     pub arguments: Vec<String>,
 }
 
@@ -142,7 +142,7 @@ async fn acquire_port_lock() -> Result<Flock<File>, Error> {
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    Err(Error::Failed { program: "velero", reason: "it never got its turn".to_owned() })
+    Err(Error::Failed { program: "velero", reason: "another Velero holds the lock".to_owned() })
 }
 
 /// `HOME` is the bed, to keep the user's own settings out.

@@ -24,7 +24,7 @@ impl StopSignal {
 
     /// A part has failed, so that the rest is useless. The first reason counts.
     pub(crate) fn fail(&self, reason: impl Display) {
-        // After a cancellation other parts fail because of it, and that is not the reason.
+        // After a cancellation other parts fail as a consequence, which is not the reason.
         if !self.is_set() {
             let _ = self.failure.set(reason.to_string());
         }

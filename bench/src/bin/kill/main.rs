@@ -30,26 +30,26 @@ use crate::plan::{InvalidPoint, Planner};
 use crate::report::Totals;
 use crate::world::World;
 
-/// Kill the server again and again while it works, and count what that costs
+/// Kill the server repeatedly during its work, and count lost and repeated work
 ///
-/// Everything runs on this machine and goes away at the end, on Ctrl-C at the latest. The first run
-/// builds the programs it needs with Go, which takes minutes.
+/// Everything runs on this machine and is removed at the end, also after Ctrl-C. The first run builds
+/// the programs that it needs with Go, which takes minutes.
 #[derive(Debug, Parser)]
 #[command(name = "bench/kill", bin_name = "bench/kill", args_conflicts_with_subcommands = true)]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// How often to kill it
+    /// Number of kills
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
 
-    /// Leave out a write to the journal, which must cost something: `journal-block-start` or
+    /// Skip a write to the journal, which must be detected: `journal-block-start` or
     /// `journal-block-end`
     #[arg(long, value_name = "POINT", value_parser = parse_sabotage)]
     sabotage: Option<Failpoint>,
 
-    /// Where the randomness comes from: the same seed makes the same plan
+    /// Seed of the plan: the same seed makes the same plan
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
@@ -57,19 +57,19 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Where relative file names start
+    /// Directory of relative file names
     #[arg(long, hide = true, default_value = ".")]
     folder: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Be the server that is killed
+    /// Run as the server that is killed
     #[command(hide = true)]
     Serve(serve::Args),
 }
 
-/// Failpoint at which a required step is left out.
+/// Failpoint at which a required step is skipped.
 fn parse_sabotage(text: &str) -> Result<Failpoint, InvalidPoint> {
     match plan::point(text)? {
         point @ (Failpoint::JournalBlockStart | Failpoint::JournalBlockEnd) => Ok(point),

@@ -34,9 +34,9 @@ pub(crate) fn point(text: &str) -> Result<Failpoint, InvalidPoint> {
 /// Time at which a server is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillTarget {
-    /// When it passes a failpoint for the n-th time.
+    /// At the n-th passing of a failpoint.
     At(Failpoint, u32),
-    /// So long after its start.
+    /// At this time after its start.
     After(Duration),
 }
 
@@ -70,7 +70,7 @@ impl SnapshotterMode {
     /// All modes, in the order of rounds.
     const ALL: [Self; 3] = [Self::ServerWrites, Self::PluginWrites, Self::OnlyPluginReports];
 
-    /// True if it uploads snapshots, and can be queried again for one that was never reported.
+    /// True if it uploads snapshots, and can be asked again for a snapshot without a known answer.
     pub(crate) fn is_v2(self) -> bool {
         self != Self::OnlyPluginReports
     }
@@ -94,7 +94,7 @@ pub(crate) enum Outage {
 enum RunStage {
     Start,
     Blocks,
-    /// Pods are thawed by the server that follows one that was killed while they were frozen.
+    /// Pods that were frozen when the server was killed are thawed by the next server.
     Thaw,
     Files,
     Operations,
@@ -166,7 +166,7 @@ fn stage_of(point: Failpoint) -> RunStage {
     }
 }
 
-/// Number of times that a failpoint is passed in a round, so that there is a choice.
+/// Number of times that a failpoint is passed in a round, to choose from.
 fn hits_per_round(point: Failpoint) -> u32 {
     match point {
         Failpoint::PreHook | Failpoint::Frozen | Failpoint::PostHook | Failpoint::Thawed => 3,
@@ -264,7 +264,7 @@ impl Planner {
             let has_kills_remaining = targets.len() < max_kills as usize;
             has_kills_remaining.then(|| self.deletion_target(number)).into_iter().collect()
         });
-        // In rounds whose first kill is in the blocks, when there is something to lose.
+        // In rounds whose first kill is in the blocks, when work can be lost.
         let cuts_short = self.sabotage.is_none() && number % 4 == 2;
         RoundPlan {
             number,

@@ -27,13 +27,13 @@ pub(crate) struct Args {
     plugins: PathBuf,
     #[arg(long)]
     scratch: PathBuf,
-    /// Where to end
+    /// Failpoint at which the server ends
     #[arg(long, value_parser = plan::point)]
     die_at: Option<Failpoint>,
-    /// At which passing of it
+    /// Passing of the failpoint at which the server ends
     #[arg(long, default_value_t = 1)]
     passing: u32,
-    /// Where to leave out what comes next
+    /// Failpoint after which a step is skipped
     #[arg(long, value_parser = plan::point)]
     leave_out: Option<Failpoint>,
 }

@@ -1,23 +1,22 @@
-//! Whether an installed definition is to be replaced: decided here, done elsewhere.
+//! Decides whether an installed definition is replaced. The caller replaces it.
 //!
 //! # Guarantee
 //!
-//! `install` never takes anything away. Replacing a definition by an older one makes the API
-//! server drop fields that are in the newer one only, from every object that is written
-//! afterwards, by anybody. So an installed definition is left alone if it is newer than ours,
-//! that is, if one of these holds:
+//! `install` never removes a field. If a definition is replaced by an older one, the API server
+//! drops the fields of the newer one from every object that any client writes afterwards. So an
+//! installed definition is kept if it is newer than ours, that is, if one of these holds:
 //!
-//! - it carries a greater `bowline.io/crd-version` than ours;
+//! - it has a greater `bowline.io/crd-version` than ours;
 //! - it serves a version that ours does not have;
 //! - its schema accepts something that ours does not: another property, another value of a closed
 //!   set such as a phase, or an object without a property that ours requires.
 //!
-//! The last two find a newer Velero's definition, which says nothing about its version.
+//! The last two recognize the definition of a newer Velero, which has no version number.
 //!
 //! # Caveat
 //!
-//! A definition so old that Velero has since removed a field from it looks newer, too. It is then
-//! kept and reported, which is the safe mistake.
+//! A definition that is so old that Velero has since removed a field from it also looks newer. It
+//! is kept and reported, which is the safe error.
 
 use std::collections::BTreeSet;
 
@@ -30,18 +29,18 @@ use semver::Version;
 
 use crate::{annotation, label};
 
-/// What to do with one definition.
+/// Action for one definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// It is not there.
+    /// The definition is not installed.
     Create,
-    /// It is there and lacks something of ours.
+    /// The installed definition lacks something of ours.
     Update,
-    /// It is there and says the same.
+    /// The installed definition equals ours.
     UpToDate,
-    /// It is there and newer than ours.
+    /// The installed definition is newer than ours.
     KeepNewer {
-        /// What it has and ours lacks: `bowline.io/crd-version=1.2.3`, a version such as `v2`, a
+        /// Its additions to ours: `bowline.io/crd-version=1.2.3`, a version such as `v2`, a
         /// property such as `v1:spec.hooks.resources[].name`, a value such as
         /// `v1:status.phase=Paused` (`=*` for any), or that a property may be absent, such as
         /// `v1:spec.pod?`.
@@ -49,7 +48,7 @@ pub enum Plan {
     },
 }
 
-/// Compares an installed definition with ours, see the module's rules.
+/// Compares an installed definition with ours; see the rules of the module.
 pub fn plan(installed: Option<&CustomResourceDefinition>, ours: &CustomResourceDefinition) -> Plan {
     let Some(installed) = installed else {
         return Plan::Create;
@@ -67,7 +66,7 @@ pub fn plan(installed: Option<&CustomResourceDefinition>, ours: &CustomResourceD
     }
 }
 
-/// Whether the version and label that ours carries are there.
+/// True if version and label are those of ours.
 fn has_version_and_label_of(
     installed: &CustomResourceDefinition,
     ours: &CustomResourceDefinition,
@@ -76,7 +75,7 @@ fn has_version_and_label_of(
         && installed.labels().get(label::COMPONENT) == ours.labels().get(label::COMPONENT)
 }
 
-/// What the installed definition has and ours lacks.
+/// Properties, values and versions that only the installed definition has.
 fn additions_over(
     installed: &CustomResourceDefinition,
     ours: &CustomResourceDefinition,
@@ -101,13 +100,13 @@ fn additions_over(
     without_implied(&unknown)
 }
 
-/// The version of Bowline that wrote a definition; nothing if none did, or if it is unreadable.
+/// The version of Bowline that wrote a definition; none if it is missing or unreadable.
 fn crd_version(crd: &CustomResourceDefinition) -> Option<Version> {
     crd.annotations().get(annotation::CRD_VERSION)?.parse().ok()
 }
 
-/// What a version's schema accepts: the paths of all properties, which of them may be absent, and
-/// the values that each may have.
+/// Everything that the schema of a version accepts: the paths of all properties, which of them may
+/// be absent, and the values that each may have.
 fn accepted_paths(version: &CustomResourceDefinitionVersion) -> BTreeSet<String> {
     let mut accepted = BTreeSet::new();
     let schema = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
@@ -145,7 +144,7 @@ fn add_accepted_paths(schema: &JSONSchemaProps, path: &str, accepted: &mut BTree
     }
 }
 
-/// Of what is unknown, that which says it all: a property that is new brings its values along.
+/// Additions without those that follow from others: a new property implies its values.
 fn without_implied(unknown: &[String]) -> Vec<String> {
     let is_new = |path: &str| unknown.iter().any(|other| other == path);
     let follows = |entry: &str| {
@@ -155,7 +154,7 @@ fn without_implied(unknown: &[String]) -> Vec<String> {
     unknown.iter().filter(|entry| !follows(entry)).cloned().collect()
 }
 
-/// A spec without what the API server fills in by itself.
+/// A spec without fields that the API server fills in.
 fn normalized(spec: &CustomResourceDefinitionSpec) -> CustomResourceDefinitionSpec {
     let mut spec = spec.clone();
     let names = &mut spec.names;
@@ -241,7 +240,7 @@ mod tests {
             });
             assert_eq!(plan(Some(&crd), &ours), Plan::UpToDate);
 
-            // And the other way round: what we leave to the API server, it fills in.
+            // The reverse: the API server fills in fields that ours leaves out.
             let mut sparse = ours.clone();
             sparse.spec.names.list_kind = None;
             sparse.spec.names.singular = None;
@@ -296,7 +295,7 @@ mod tests {
             (&["v1:status.phase=*"], |crd| {
                 properties_of(crd, &["status"]).get_mut("phase").unwrap().enum_ = None;
             }),
-            // Newer in one way and older in another: still not replaced.
+            // Newer in one way and older in another: not replaced.
             (&["v1:status.mood"], |crd| {
                 set_version(crd, "0.0.1");
                 properties_of(crd, &["status"]).remove("conditions");

@@ -1,4 +1,4 @@
-//! Our CRDs against the facts of Velero's.
+//! Compares our CRDs with Velero's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,7 @@ fn texts(list: &Value) -> BTreeSet<&str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// All objects are ours and keep unknown fields, but for those that Kubernetes defines.
+/// All objects are ours and keep unknown fields, except those that Kubernetes defines.
 #[test]
 fn every_own_object_keeps_unknown_fields() {
     let foreign = [

@@ -1,4 +1,4 @@
-//! Reading the golden files, and comparing JSON as the API means it.
+//! Reads the golden files, and compares JSON as the API defines it.
 
 use std::{fs, path::Path};
 
@@ -28,7 +28,7 @@ pub(crate) fn read(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// An object of this kind with a value in every field, also in those that we add.
+/// An object of this kind with a value in every field, including our additional fields.
 pub(crate) fn full(kind: &str) -> Value {
     let mut object = read(&format!("velero-{kind}.full.json"));
     if kind == "Backup" {
@@ -45,11 +45,11 @@ pub(crate) fn zero(kind: &str) -> Value {
     read(&format!("velero-{kind}.zero.json"))
 }
 
-/// What a Go object says, once the one thing is removed that Go writes and Kubernetes drops:
-/// a creation time that is not set.
+/// A Go object as Kubernetes stores it: without a creation time that is not set, which Go writes as
+/// null.
 ///
-/// Nothing else needs excusing: a field that Go leaves out, we leave out, and a field that it
-/// writes empty, we write empty.
+/// There are no other exceptions: a field that Go omits, we omit, and a field that Go writes empty,
+/// we write empty.
 pub(crate) fn normalized(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut()
         && metadata.get("creationTimestamp").is_some_and(Value::is_null)

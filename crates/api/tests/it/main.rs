@@ -1,4 +1,4 @@
-//! Compares our types and CRDs with what Velero's own say; `golden/` made the files.
+//! Compares our types and CRDs with Velero's. The files come from `golden/`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail as tests do")]
 

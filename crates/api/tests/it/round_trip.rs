@@ -1,4 +1,4 @@
-//! What Velero writes, we read and write back unchanged.
+//! Objects that Velero writes are read and written back unchanged.
 
 use std::fmt::Debug;
 

@@ -20,7 +20,7 @@ fn printed_yaml_uses_no_anchors_or_tags() {
         let value = line.split_once(": ").map_or("", |(_, value)| value);
         assert!(!value.starts_with(['&', '*', '!', '|', '>']), "{line}");
     }
-    // The one enum value that is the empty text, and a version that looks like a number.
+    // The only enum value that is the empty string, and a version that looks like a number.
     assert!(yaml.contains("- ''\n") || yaml.contains("- \"\"\n"));
 }
 

@@ -6,27 +6,27 @@ mod existing_installation;
 mod existing_velero;
 mod objects;
 mod plugins;
+mod server_flags;
 mod server_pod;
 mod velero_flags;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use bowline_api::access::Profile;
 use bowline_api::crds;
-use clap::Parser as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::args::{ClusterArgs, InstallationArgs};
-use crate::commands::{recovery, server};
+use crate::commands::recovery;
 use crate::exit::Exit;
 use crate::flags::{self, InvalidValue, Pairs};
 use crate::installation::Installation;
-use crate::velero_flags::{IgnoredFlags, UnsupportedFlag};
+use crate::velero_flags::IgnoredFlags;
 use crate::{client_config, output, tls_trust};
 #[cfg(feature = "demo")]
 pub(crate) use definitions::apply;
@@ -287,8 +287,8 @@ fn install_plan(args: &Args) -> anyhow::Result<InstallPlan> {
         &args.location;
     let provider = provider.as_deref();
     let server_flags = [args.for_server.0.as_slice(), &args.server_flags].concat();
-    let server = parse_server_flags(&server_flags)?;
-    refuse_identity(&server_flags)?;
+    let server = server_flags::parse(&server_flags)?;
+    server_flags::refuse_identity(&server_flags)?;
     if !*no_secret && secret_file.is_none() {
         bail!("provider credentials are missing; add --secret-file, or --no-secret");
     }
@@ -365,33 +365,6 @@ fn gibibytes(text: &str) -> Result<u32, InvalidValue> {
         Ok(count @ 0..=100_000) => Ok(count),
         _ => Err(InvalidValue::Gibibytes),
     }
-}
-
-/// Flags for the server. An invalid flag is reported now, not by a pod that does not start.
-fn parse_server_flags(flags: &[String]) -> anyhow::Result<server::ServerCommandLine> {
-    let words = std::iter::once("server").chain(flags.iter().map(String::as_str));
-    server::ServerCommandLine::try_parse_from(words).map_err(|error| {
-        if let Some(refusal) = UnsupportedFlag::find_in(&error) {
-            return anyhow!("server flags are not valid: {refusal}");
-        }
-        let text = error.to_string();
-        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        anyhow!("server flags are not valid: {message}; see `bowline server --help`")
-    })
-}
-
-/// Refuses an identity for the server: all pods of the Deployment would share it, and each would resume the runs of
-/// another.
-fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
-    let is_identity = |flag: &String| flag == "--identity" || flag.starts_with("--identity=");
-    if flags.iter().any(is_identity) {
-        bail!(
-            "--identity is not supported for an installed server: all its pods would use the same \
-             identity and take the Lease from each other; omit it, so that each pod uses its own \
-             name"
-        );
-    }
-    Ok(())
 }
 
 /// Refuses a provider that has no implementation: each backup would report that.

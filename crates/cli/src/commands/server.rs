@@ -537,6 +537,7 @@ mod tests {
             "--archive-scratch-limit=20Gi",
             "--archive-index-limit=512Mi",
             "--freeze-timeout=90s",
+            "--default-item-operation-timeout=6h",
             "--backup-sync-period",
             "0s",
             "--metrics-address=127.0.0.1:9000",
@@ -568,6 +569,7 @@ mod tests {
         let UnpackLimits { total, spool, index, .. } = options.unpack_limits;
         assert_eq!([total, spool, index], [64 << 30, 20 << 30, 512 << 20]);
         assert_eq!(options.freeze_timeout, Duration::from_secs(90));
+        assert_eq!(options.default_item_operation_timeout, Duration::from_hours(6));
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parse_options(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();

@@ -133,7 +133,7 @@ fn plugin_units_are_shown() {
     ]);
     assert_eq!(totals.to_string(), "1 of 2 completed, 1 in progress, 0 failed, Files 20/48 (41 %)");
     assert_eq!(totals.short_text(), "1/2 41%");
-    // Those that count bytes are shown separately.
+    // Volumes with progress in bytes are shown separately.
     let bytes = json!({"bytesDone": 1024, "totalBytes": 2048});
     let mixed = VolumeTotals::from_volumes(&[
         volume("InProgress", files(1, 4)),

@@ -1,5 +1,4 @@
-//! What a server that was installed may do, asked of a real API server: what the page says, and nothing
-//! more.
+//! Permissions of an installed server, checked at a real API server: exactly those that the page documents.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +14,7 @@ use kube::{Client, Config};
 
 use crate::install::Installed;
 
-/// Who the server is.
+/// User name of the server.
 const ACCOUNT: &str = "system:serviceaccount:velero:bowline";
 const GROUPS: [&str; 3] =
     ["system:serviceaccounts", "system:serviceaccounts:velero", "system:authenticated"];
@@ -48,12 +47,12 @@ const SNAPSHOTS: [(&str, &str); 6] = [
     ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents/status"),
 ];
 
-/// Whether somebody may do something.
+/// A question to the API server: may a user do this?
 #[derive(Clone, Debug)]
 struct Question {
     verb: &'static str,
     group: String,
-    /// With what is below it, after a slash.
+    /// Resource, with its subresource after a slash.
     resource: String,
     namespace: &'static str,
 }
@@ -67,7 +66,7 @@ impl Question {
         self.group == group && self.resource == resource
     }
 
-    /// What every account of a cluster may do: ask about itself.
+    /// Permissions of every account of a cluster: questions about itself.
     fn is_allowed_to_everyone(&self) -> bool {
         self.verb == "create"
             && [
@@ -80,7 +79,7 @@ impl Question {
     }
 }
 
-/// A row of the table in the page: how it begins, what it is about, and who may do that.
+/// A row of the table on the page: its first words, its subject, and who has the permission.
 struct Row {
     begins: &'static str,
     is_about: fn(&Question) -> bool,
@@ -102,7 +101,7 @@ const TABLE: [Row; 7] = [
     row("run hooks in pods", true, true, |question| {
         question.verb == "create" && question.is_of("", "pods/exec")
     }),
-    row("make and delete snapshots of CSI volumes", true, true, |question| {
+    row("create and delete snapshots of CSI volumes", true, true, |question| {
         let is_snapshot = SNAPSHOTS.iter().any(|(group, resource)| question.is_of(group, resource));
         is_snapshot && (question.is_one_of(&CHANGE) || question.verb == "delete")
     }),
@@ -121,7 +120,7 @@ const TABLE: [Row; 7] = [
     row("delete objects of applications", false, false, |question| question.is_one_of(&DELETE)),
 ];
 
-/// Whether the page says that a server may do this.
+/// True if the page grants this to a server.
 fn is_documented(question: &Question, profile: Profile) -> bool {
     let is_granted = |row: &Row| match profile {
         Profile::BackupOnly => row.backup_only,
@@ -147,7 +146,7 @@ fn documented_table_has_the_tested_rows() {
     }
 }
 
-/// Every verb for every resource that there is, and for one that is not.
+/// Every verb for every resource of the cluster, and for an unknown resource.
 async fn questions(client: &Client) -> Vec<Question> {
     let mut resources = vec![("example.io".to_owned(), "things".to_owned(), true)];
     let mut add = |group: &str, list: Vec<(String, bool)>| {
@@ -162,7 +161,7 @@ async fn questions(client: &Client) -> Vec<Question> {
             add(&group.name, list.collect());
         }
     }
-    // Where there is no CSI, they are kinds of tomorrow.
+    // In a cluster without CSI, these kinds do not exist yet.
     for (group, resource) in SNAPSHOTS {
         add(group, vec![(resource.to_owned(), true)]);
     }
@@ -221,7 +220,7 @@ async fn may_access(client: &Client, question: &Question) -> bool {
     is_allowed(client, spec).await
 }
 
-/// Whether it may ask for an address of the API server that is no resource.
+/// True if the user may access a non-resource URL.
 async fn may_reach(client: &Client, verb: &str, path: &str) -> bool {
     let attributes =
         NonResourceAttributes { verb: Some(verb.to_owned()), path: Some(path.to_owned()) };
@@ -246,7 +245,7 @@ fn normalized(
     (set(groups), set(resources), verbs.into_iter().collect(), names)
 }
 
-/// What the API server says that the server itself may do in a namespace.
+/// Permissions of the server in a namespace, as the API server reports them.
 async fn rules(client: &Client, namespace: &str) -> BTreeSet<NormalizedRule> {
     let spec = SelfSubjectRulesReviewSpec { namespace: Some(namespace.to_owned()) };
     let review = SelfSubjectRulesReview { spec, ..SelfSubjectRulesReview::default() };
@@ -263,7 +262,7 @@ async fn rules(client: &Client, namespace: &str) -> BTreeSet<NormalizedRule> {
     rules.filter(|rule| !is_everybodys(rule)).collect()
 }
 
-/// The server itself, as far as the cluster can tell.
+/// The server's own user, as the cluster knows it.
 async fn as_server(installed: &Installed) -> Client {
     let file = Kubeconfig::read_from(installed.plane.kubeconfig()).unwrap();
     let options = KubeConfigOptions::default();

@@ -25,7 +25,7 @@ fn usage_error_is_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create"][..], &["name is required", "--from-schedule"][..]),
-        (&["create", "B"], &["\"B\" is not a name", "lower-case"]),
+        (&["create", "B"], &["invalid name \"B\"", "lower-case"]),
         (&["create", "b", "--ttl", "1d"], &["--ttl", "unknown unit", "1 days are 24h"]),
         (&["create", "b", "--ttl", "-1h"], &["must not be negative", "backup create --help"]),
         (&["create", "b", "-l", "a=b=c"], &["`a=b=c` is not a valid label selector", "`b=c`"]),
@@ -190,7 +190,7 @@ fn a_backup_is_created_listed_and_described() {
     assert!(list.contains("kind: BackupList\n"), "{list}");
     assert_eq!(list.matches("kind: Backup\n").count(), 2, "{list}");
 
-    // Nobody has looked at it, so that there is nothing to wait for.
+    // No server has processed the backup, so there is nothing to wait for.
     let described = env.run_ok(&["backup", "describe", "one"]);
     assert!(described.contains("\nPhase:  New\n"), "{described}");
     env.run_refused(&["backup", "logs", "one"], &["has no log yet", "the phase is New"]);
@@ -224,7 +224,7 @@ fn empty_list_is_reported() {
 
 #[test]
 fn missing_resource_definitions_give_an_install_hint() {
-    // As an API server answers for a path that it does not know.
+    // The answer of an API server to an unknown path.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -407,7 +407,7 @@ fn logs_are_printed_and_errors_do_not_quote_the_link() {
     assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 
-/// Serves a file to whoever trusts it. Returns its address and its certificate.
+/// Serves a file to clients that trust its certificate. Returns its address and its certificate.
 fn serve_with_tls(file: Vec<u8>) -> (String, String) {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der()).unwrap();

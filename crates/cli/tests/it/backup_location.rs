@@ -10,7 +10,7 @@ fn usage_error_is_one_line() {
     for (line, words) in [
         (&["create", "l", "--provider", "aws"][..], &["--bucket", "create --help"][..]),
         (&["create", "l", "--provider=aws", "--bucket=a/b"], &["not contain a slash", "--prefix"]),
-        (&["create", "L", "--provider=aws", "--bucket=b"], &["\"L\" is not a name"]),
+        (&["create", "L", "--provider=aws", "--bucket=b"], &["invalid name \"L\""]),
         (
             &["create", "l", "--provider=aws", "--bucket=b", "--cacert=/proc/none"],
             &["cannot use the certificates in /proc/none"],
@@ -90,7 +90,7 @@ fn location_is_created_changed_and_deleted() {
         &["backup location `none` not found"],
     );
 
-    // Backups go with their location, but not one that runs.
+    // Backups are removed with their location, except for a running one.
     let labels = json!({"labels": {"velero.io/storage-location": "one"}});
     for (name, phase) in [("done", "Completed"), ("running", "InProgress")] {
         env.apply_velero_object("Backup", name, json!({"metadata": labels, "spec": {}}));

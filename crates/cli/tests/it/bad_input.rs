@@ -1,4 +1,4 @@
-//! What is wrong is told in one line that says what to do, with exit code 2, and nothing runs on.
+//! Wrong input: one line with the problem and its fix, exit code 2, and no process stays behind.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use crate::bowline::{CommandResult, World};
 
-/// One line, exit code 2, nothing on standard output, nothing left.
+/// One line on standard error, exit code 2, nothing on standard output, no remaining process.
 fn assert_refused(world: &World, ended: &CommandResult, words: &[&str]) {
     let errors: Vec<&str> =
         ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();

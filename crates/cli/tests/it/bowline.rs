@@ -1,4 +1,4 @@
-//! Runs the binary in a world of its own and tells what is left of it.
+//! Runs the binary in an environment of its own, and reports what remains of it.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use bowline_testbed::{leftover, test_deadline};
 /// Set on the binary and inherited by all that it starts, so that they can be found.
 const MARK_VARIABLE: &str = "BOWLINE_TEST_MARK";
 
-/// How long any run may take. Programs may have to be built first.
+/// Time limit of a run. Programs may have to be built first.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(40);
 
 /// A place to run the binary in: a folder for temporary files, and a mark on its processes.

@@ -1,5 +1,4 @@
-//! One control plane for all tests of this binary that need no cluster of their own; each test works
-//! in a namespace of its own.
+//! One control plane for all tests of this binary that need no cluster of their own. Each test has its own namespace.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -37,7 +36,7 @@ pub(crate) fn full_account(namespace: &str) -> Account {
     }
 }
 
-/// Who a server is that is installed in a namespace.
+/// User name of a server that is installed in a namespace.
 pub(crate) fn service_account(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:bowline")
 }
@@ -48,7 +47,7 @@ pub(crate) struct TestEnv {
     pub(crate) namespace: String,
 }
 
-/// The shared control plane, started by whoever asks first, with our definitions.
+/// The shared control plane with our definitions, started by the first test that needs it.
 pub(crate) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     test_deadline();
@@ -72,7 +71,7 @@ impl Cluster {
         self.runtime.block_on(apply(&self.client, object)).unwrap();
     }
 
-    /// A namespace that nobody else uses.
+    /// A namespace for this test alone.
     pub(crate) fn test_env(&self, namespace: &str) -> TestEnv {
         self.apply(json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace},
@@ -115,7 +114,7 @@ impl TestEnv {
         World::run_command(&mut self.bowline(arguments))
     }
 
-    /// Runs the binary, which must succeed, and returns what it printed.
+    /// Runs the binary, which must succeed, and returns its standard output.
     pub(crate) fn run_ok(&self, arguments: &[&str]) -> String {
         let ended = self.run(arguments);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
@@ -172,7 +171,7 @@ impl TestEnv {
         cluster().apply(rest);
     }
 
-    /// Does to a backup or restore what a server would do.
+    /// Sets the status of a backup or restore, as a server would.
     pub(crate) fn set_status<K>(&self, name: &str, status: &Value)
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>

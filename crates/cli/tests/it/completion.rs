@@ -18,7 +18,7 @@ fn names_are_completed_from_the_cluster() {
     let commands = kubectl(&["sch"]);
     assert!(commands.starts_with("schedule\tManage backup schedules"), "{commands}");
 
-    // As the script for bash asks.
+    // The call of the bash script.
     let mut command = env.bowline(&["--", "bowline", "backup", "logs", "nightly"]);
     command.env("BOWLINE_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "3").env("_CLAP_IFS", "\n");
     let ended = World::run_command(&mut command);

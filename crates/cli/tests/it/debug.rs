@@ -12,7 +12,7 @@ use crate::fake_server::{FakeServer, packed, packed_json};
 use crate::restore;
 use crate::server_status::StatusServer;
 
-/// Nobody may ever see it.
+/// A secret that must not appear anywhere.
 const SECRET: &str = "s3cr3t-value";
 
 fn bundle_files(bundle: &Path) -> BTreeMap<String, String> {
@@ -56,7 +56,7 @@ fn bundle_has_all_files_and_no_secrets() {
             "containers": [{"name": "bowline", "image": "i", "env": variables}],
         },
     }));
-    // An application beside the server is nobody's business.
+    // An application in the server's namespace is not part of the bundle.
     cluster().apply(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shop-0", "namespace": "debug"},
         "spec": {"containers": [{"name": "shop", "image": "i"}]},
@@ -112,7 +112,7 @@ fn bundle_has_all_files_and_no_secrets() {
     assert!(described.contains("Resource List:\n  v1/Pod:\n    - web/a\n"), "{described}");
     let log = get("bundle/backup_one.log");
     assert_eq!(log, "level=info msg=\"all is well\"\nlevel=warning password=<redacted>\n");
-    // The machine of the pod is gone, and its log: that is told here and there.
+    // The node of the pod is gone, and its log with it; both the bundle and the output report that.
     let problems = get("bundle/problems.txt");
     let lines: Vec<&str> = problems.lines().collect();
     assert!(lines.iter().any(|line| line.starts_with("logs/server-0/bowline.log: ")), "{lines:?}");
@@ -121,7 +121,7 @@ fn bundle_has_all_files_and_no_secrets() {
         assert!(ended.stderr.lines().any(|one| one == problem_line), "{line}: {}", ended.stderr);
     }
 
-    // What there is not yet is noted.
+    // Missing files are listed.
     restore::put_backup(&env, "two", &json!({"phase": "InProgress"}), &json!({}));
     let bundle = folder.path().join("c.tar.gz");
     let ended = env.run(&["debug", "--backup", "two", "--output", bundle.to_str().unwrap()]);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::bowline::{CommandResult, TIMEOUT, World};
 
-/// Runs the demo to its end; what it says, and what it writes for programs.
+/// Runs the demo to its end. Returns its output for people and its JSON.
 fn run_demo(world: &World, more: &[&str]) -> (CommandResult, Value) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("outcome.json");
@@ -20,11 +20,11 @@ fn run_demo(world: &World, more: &[&str]) -> (CommandResult, Value) {
     let outcome: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(outcome["files_equal"], true, "{}", ended.stdout);
     assert_eq!(outcome["objects_equal"], true, "{}", ended.stdout);
-    // The freeze was real, and is told as it was: the database says itself for how long it held still.
+    // The freeze was real, and its length is correct: the database records how long it held still.
     let number = |key: &str| outcome[key].as_u64().unwrap_or_else(|| panic!("{key}: {outcome}"));
     assert!(number("held_ms") > 0, "{outcome}");
     assert!(number("held_ms") <= number("freeze_window_ms"), "{outcome}");
-    // The upload was not part of it.
+    // The upload is not part of the freeze.
     assert!(number("upload_ms") > number("freeze_window_ms"), "{outcome}");
     assert!(number("files") > 250 && number("bytes") > 40_000_000, "{outcome}");
     (ended, outcome)
@@ -61,7 +61,7 @@ fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
     ] {
         assert!(ended.stdout.contains(words), "no {words:?} in {}", ended.stdout);
     }
-    // What was created, and the pods that controllers made of it.
+    // The created objects, and the pods that controllers created for them.
     let is_equal = |line: &&str| line.ends_with("   equal");
     let kinds: BTreeMap<&str, usize> =
         ended.stdout.lines().filter(is_equal).fold(BTreeMap::new(), |mut kinds, line| {
@@ -172,7 +172,7 @@ fn demo_interrupted_during_restore_prints_no_more_and_leaves_nothing() {
     // On a slow machine it may be through by then, and wait for the signal.
     let was_through = output.iter().any(|line| line.starts_with("Press Ctrl-C"));
     assert_eq!(ended.code(), Some(if was_through { 0 } else { 130 }), "{output:?}");
-    // What `restore create --wait` alone would say.
+    // Output of `restore create --wait` alone.
     assert!(!output.iter().any(|line| line.contains("continues without")), "{output:?}");
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }
@@ -187,7 +187,7 @@ fn a_demo_that_is_killed_leaves_nothing() {
     eventually_blocking("the rest has followed", TIMEOUT, || world.leftovers().is_empty());
 }
 
-/// Reads what the demo says until it has said how it can be reached.
+/// Reads the output of the demo until it shows how to reach the cluster.
 fn output_until_reachable(demo: &mut Child) -> Vec<String> {
     let mut output = Vec::new();
     for line in BufReader::new(demo.stdout.take().unwrap()).lines() {

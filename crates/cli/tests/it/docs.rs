@@ -1,4 +1,4 @@
-//! What the pages tell people to type is typed here, page by page.
+//! Runs the commands that the documentation shows, page by page.
 
 mod command;
 mod output_match;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::bowline::World;
 use page::{Block, Page};
 
-/// What no test can run: the page, the first command of the block, and why, as the page says it.
+/// Blocks that no test can run: the page, the first command, and the reason on the page.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "cargo run -- demo", "the demo has tests of its own"),
     ("README.md", "cargo test --workspace", "it would run itself"),
@@ -34,7 +34,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Languages of blocks that nobody types.
+/// Languages of blocks that are not commands.
 const READ_ONLY: [&str; 7] = ["", "dockerfile", "promql", "rust", "text", "toml", "yaml"];
 
 #[test]

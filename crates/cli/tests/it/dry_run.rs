@@ -53,7 +53,7 @@ fn config_map(namespace: &str, name: &str, value: &str) -> Value {
     object("v1", "ConfigMap", namespace, name, json!({"data": {"key": value}}))
 }
 
-/// As it is created, without what only a backup knows.
+/// The object as created, without fields that only a backup has.
 fn as_created(mut object: Value) -> Value {
     object["metadata"]
         .as_object_mut()
@@ -83,7 +83,7 @@ fn definition(group: &str) -> Value {
     object("apiextensions.k8s.io/v1", kind, "", &name, json!({"spec": spec}))
 }
 
-/// What a dry run says of each object: verdict and reason, by resource and name.
+/// Verdict and reason of a dry run for each object, by resource and name.
 pub(crate) fn object_verdicts(document: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let verdict = |entry: &Value| {
@@ -248,7 +248,7 @@ fn policies_and_mappings_are_applied_without_any_change() {
     let web = row("deployments.apps");
     assert!(web.starts_with("refuse ") && web.contains("field is immutable"), "{web}");
 
-    // Where nothing is yet, nothing can be refused.
+    // Nothing exists yet, so nothing can be refused.
     let (shop, copy) = (&fixture.shop, "plan-policy-copy");
     let mapping = format!("{shop}:{copy}");
     let include = format!("--include-namespaces={shop}");
@@ -301,7 +301,7 @@ fn modifiers_are_applied_with_the_rights_of_the_user() {
     let document: Value = serde_json::from_str(&env.run_ok(&line)).unwrap();
     assert!(object_verdicts(&document)[0].2.contains("differs in data.key"), "{document:#}");
 
-    // Somebody who may ask for files, and nothing else.
+    // A user who may only request downloads.
     let reader = |verbs: &[&str], group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let metadata = json!({"name": "reader", "namespace": env.namespace});
     cluster().apply(json!({

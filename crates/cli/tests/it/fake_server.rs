@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use crate::cluster::{TestEnv, cluster};
 
-/// Part of every link. Nobody may ever see it.
+/// Part of every link, which must not be shown.
 pub(crate) const SIGNATURE: &str = "s3cr3t-signature";
 
-/// What becomes of a request for a kind of file. Requests for others are not answered at all.
+/// Answers to requests for kinds of files. Requests for other kinds are not answered.
 pub(crate) enum Answer {
     /// A link to these bytes.
     File(Vec<u8>),

@@ -1,4 +1,4 @@
-//! Waiting that says what it waits for, and logs of runs that go on.
+//! `--wait`, `--watch` and `logs --follow`.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
@@ -15,7 +15,7 @@ use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{Answer, FakeServer, packed};
 use crate::restore;
 
-/// Reads what a command says until there are these words in a line.
+/// Reads the output of a command until a line contains these words.
 fn read_until(child: &mut Child, words: &str) -> String {
     let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
     let mut output = String::new();
@@ -82,7 +82,7 @@ fn waiting_for_a_missing_server_prints_a_hint() {
     read_until(&mut child, "waiting for the server to complete the deletion");
     read_until(&mut child, "no server runs in namespace `follow-silence`");
     interrupt(child);
-    // It is the server's, and stays.
+    // The request belongs to the server, and stays.
     let [request] = env.names::<DeleteBackupRequest>().try_into().unwrap();
     let delete = async {
         let api = env.api::<DeleteBackupRequest>();

@@ -1,8 +1,8 @@
-//! Two servers of which the one that works is killed, or paused past its Lease, again and again.
+//! Two servers, of which the active one is killed, or paused past its Lease, again and again.
 //!
-//! What is true is read from the API server and from the bucket, and never from what the servers say. Where a
-//! server is when it is interrupted is chosen at random, or by the request that it has just sent to the bucket:
-//! the one that matters most is the commit.
+//! The truth is read from the API server and the bucket, never from the servers. The instant of an interruption is
+//! random, or follows from the request that the server has just sent to the bucket; the most important one is the
+//! commit.
 //!
 //! `BOWLINE_TEST_SEED` repeats the choices of a run.
 
@@ -32,29 +32,29 @@ use interruptions::{InterruptionPoint, KILLS, PAUSES, RECORD, SeededRandom};
 use recording_proxy::ReleaseMode;
 use server_pair::ServerPair;
 
-/// How long anything may take. The machine may be compiling beside us.
+/// Time limit of a step. The machine may be busy with a compiler.
 const TIMEOUT: Duration = Duration::from_mins(2);
 const NAMESPACE: &str = "handover";
 const BUCKET: &str = "handover";
-/// The Schedules, how often each is due, and what it backs up.
+/// The Schedules, with their interval and their namespaces.
 const SCHEDULES: [(&str, i64, &str); 3] = [
     ("three", 3, "handover-left"),
     ("four", 4, "handover-right"),
-    // It has to wait for both now and then.
+    // Each server has to wait for both now and then.
     ("five", 5, "handover-left,handover-right"),
 ];
-/// How many config maps each application has.
+/// Number of ConfigMaps of each application.
 const CONFIG_MAPS: usize = 20;
-/// How long a server is left alone before it is interrupted at a random moment, at most.
+/// Longest time before a server is interrupted at a random instant.
 const MAX_UNDISTURBED: Duration = Duration::from_millis(1500);
-/// How long a server whose request was broken off is left alone, at most.
+/// Longest time for which a server runs after its request was broken off.
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(80);
 
 fn log_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "hand-overs: {line}");
 }
 
-/// What the servers work on.
+/// Cluster and bucket of the servers.
 struct World {
     env: TestEnv,
     bucket: Bucket,
@@ -130,7 +130,7 @@ impl World {
         });
     }
 
-    /// Waits until another backup has ended, and the one that a server was interrupted in, if any.
+    /// Waits until another backup has ended, and also the one that a server was interrupted in.
     fn wait_for_another_backup(&self, interrupted: Option<&str>) {
         let before = self.ended().len();
         eventually_blocking("the other goes on with backups", TIMEOUT, || {
@@ -207,7 +207,7 @@ fn pause_active(
     let Ok(interrupted) = run_until(point, pair, active, random) else { return false };
     if let InterruptionPoint::BeforeRetry(_) = point {
         pair.servers[active].proxy.release(ReleaseMode::Disconnect);
-        // It has to notice, and waits for a tenth of a second before it tries again.
+        // The server notices the failure, and retries after a tenth of a second.
         std::thread::sleep(random.time(MAX_RETRY_DELAY));
     }
     pair.servers[active].signal(Signal::SIGSTOP);

@@ -1,4 +1,4 @@
-//! What every command says about itself. A change shows up in review.
+//! Help of every command. A change shows up in review.
 
 use crate::bowline::World;
 
@@ -6,15 +6,15 @@ use crate::bowline::World;
 fn subcommands(help: &str) -> Vec<&str> {
     let list = help.split_once("\nCommands:\n").map_or("", |(_, list)| list);
     let list = list.split_once("\n\n").map_or(list, |(list, _)| list);
-    // What goes on from the line before has no name.
+    // A continuation line has no name.
     let names = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }
 
-/// Puts down what a command and all below it say.
+/// Collects the help of a command and of its subcommands.
 fn append_help(world: &World, command: &[&str], all: &mut String) {
     let arguments = [command, &["--help"]].concat();
-    // Help shows what these are set to.
+    // Help shows the values of these variables.
     let mut run = world.bowline(&arguments);
     run.env_remove("VELERO_NAMESPACE").env_remove("VELERO_SCRATCH_DIR").env_remove("POD_NAME");
     let ended = World::run_command(&mut run);

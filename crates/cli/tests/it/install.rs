@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 
 use crate::bowline::{TIMEOUT, World};
 
-/// The copy that people can look at, and apply without us.
+/// The copy in the repository, for reading and for `kubectl apply`.
 const CRDS_FILE: &str = "deploy/crds.yaml";
 
 #[test]
@@ -122,7 +122,7 @@ impl Installed {
         Self { runtime, plane, world: World::new(), client, _bed: bed }
     }
 
-    /// Runs a command. Returns its exit code, and what it says to people and to programs.
+    /// Runs a command. Returns its exit code, standard error and standard output.
     fn run(&self, line: &[&str]) -> (Option<i32>, String, String) {
         let mut command = self.world.bowline(line);
         let ended = World::run_command(command.env("KUBECONFIG", self.plane.kubeconfig()));
@@ -137,7 +137,7 @@ impl Installed {
         stderr
     }
 
-    /// Whether the server's account may do something, in a namespace if one is named.
+    /// True if the server's account has a permission, in a namespace if one is given.
     fn may_access(&self, verb: &str, resource: &str, namespace: &str) -> bool {
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
         let (resource, below) = resource.split_once('/').unwrap_or((resource, ""));
@@ -167,7 +167,7 @@ impl Installed {
     }
 }
 
-/// What the server may do with either profile: verb, resource, namespace.
+/// Permissions of the server with either profile: verb, resource, namespace.
 const ALWAYS: &[(&str, &str, &str)] = &[
     ("list", "secrets", "shop"),
     ("watch", "things.example.io", "shop"),
@@ -181,7 +181,7 @@ const ALWAYS: &[(&str, &str, &str)] = &[
     ("update", "leases.coordination.k8s.io", "velero"),
     ("create", "events.events.k8s.io", "velero"),
 ];
-/// What it may do only with the full one.
+/// Permissions with the full profile only.
 const FOR_RESTORES: &[(&str, &str, &str)] = &[
     ("create", "namespaces", ""),
     ("create", "secrets", "shop"),
@@ -191,7 +191,7 @@ const FOR_RESTORES: &[(&str, &str, &str)] = &[
     ("escalate", "clusterroles.rbac.authorization.k8s.io", ""),
     ("bind", "clusterroles.rbac.authorization.k8s.io", ""),
 ];
-/// What it never may.
+/// Permissions that the server never has.
 const NEVER: &[(&str, &str, &str)] = &[
     ("delete", "namespaces", ""),
     ("delete", "pods", "shop"),
@@ -302,7 +302,7 @@ fn local_volume_patch_survives_reinstallation() {
     assert!(stderr.contains("Deployment bowline: up to date"), "{stderr}");
     assert_eq!(template(), patched);
 
-    // What the kubelet goes by: the container's word before the pod's.
+    // As for the kubelet, the container's setting takes precedence over the pod's.
     let pod = patched.spec.clone().unwrap();
     let [server] = pod.containers.as_slice() else { panic!("{:?}", pod.containers) };
     let own = server.security_context.clone().unwrap();
@@ -361,7 +361,7 @@ fn existing_velero_objects_are_kept_and_used() {
     assert!(!stderr.contains("s3cr3t"), "{stderr}");
     assert!(mounted(), "{stderr}");
 
-    // Until they are in a recovery file, and again when they have changed, that is said.
+    // A hint appears until they are in a recovery file, and again after a change.
     let due = "hint: backups exclude credentials (Secret cloud-credentials)";
     assert!(stderr.contains(due) && stderr.contains("`bowline recovery export FILE`"), "{stderr}");
     let folder = tempfile::tempdir().unwrap();
@@ -378,7 +378,7 @@ fn existing_velero_objects_are_kept_and_used() {
     let stderr = installed.install("full");
     assert!(stderr.contains("have changed since the recovery export of"), "{stderr}");
 
-    // What somebody else has said of a location is told, with how to change it.
+    // A location that differs is reported, with the command that changes it.
     let location = serde_json::json!({
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
         "metadata": {"name": "default", "namespace": "velero"},
@@ -417,7 +417,7 @@ fn installation_is_refused_whole_or_reports_partial_progress() {
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("nothing is installed in namespace `velero`"), "{stderr}");
 
-    // Two things are in the way. Both are told, and nothing is changed.
+    // Two objects conflict. Both are reported, and nothing is changed.
     let role = json!({
         "metadata": {"name": "bowline-velero", "labels": {"app.kubernetes.io/managed-by": "Helm"}},
     });
@@ -448,7 +448,7 @@ fn installation_is_refused_whole_or_reports_partial_progress() {
     runtime.block_on(roles.delete("bowline-velero", &delete)).unwrap();
     runtime.block_on(bindings.delete("bowline-velero", &delete)).unwrap();
 
-    // The cluster refuses what it would have taken a moment before.
+    // The cluster rejects an object that it accepted in the dry run.
     let creations = json!({
         "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"],
         "resources": ["deployments"],
@@ -507,7 +507,7 @@ fn foreign_objects_are_detected_and_kept() {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         runtime.block_on(namespaces.create(&PostParams::default(), &namespace)).unwrap();
     }
-    // A Velero that runs is refused, also in another namespace unless that is meant.
+    // A running Velero is refused, also in another namespace, unless a flag allows it.
     let container = json!({"name": "velero", "image": "velero/velero:v1.18.3", "args": ["server"]});
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "velero");
     // A release of the chart may give it any name.
@@ -528,7 +528,7 @@ fn foreign_objects_are_detected_and_kept() {
         "{stderr}"
     );
     assert_eq!(install("other", &["--beside-velero"]).0, Some(0));
-    // Ours is in the other namespace. Whoever forgets to name it does not remove Velero's.
+    // Bowline is in the other namespace. Without --namespace, Velero is not removed.
     let (code, stderr, _) = installed.run(&["uninstall", "--force"]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("nothing is installed") && !stderr.contains("--purge"), "{stderr}");
@@ -544,7 +544,7 @@ fn foreign_objects_are_detected_and_kept() {
     let (code, said, _) = install("velero", &[]);
     assert_eq!(code, Some(0), "{said}");
 
-    // A plugin has one container, whoever brings its next version.
+    // A plugin has one container, whatever registry its next version comes from.
     let plugins = || -> Vec<(String, String)> {
         let pod = runtime.block_on(deployments.get("bowline")).unwrap().spec.unwrap().template.spec;
         let containers = pod.unwrap().init_containers.into_iter().flatten();
@@ -558,7 +558,7 @@ fn foreign_objects_are_detected_and_kept() {
     let (code, said, _) = installed.run(&["plugin", "add", "x.io/a/aws:3", "--confirm"]);
     assert_eq!((code, plugins()), (Some(0), vec![plugin(3)]), "{said}");
 
-    // A server that was started by hand works in the namespace, and goes on to.
+    // A server that was started manually is active in the namespace, and stays active.
     let leases: Api<Lease> = Api::namespaced(client.clone(), "velero");
     let lease = json!({
         "metadata": {"name": "bowline-server"},
@@ -590,7 +590,7 @@ fn foreign_objects_are_detected_and_kept() {
     renewing.abort();
     assert!(runtime.block_on(leases.get_opt("bowline-server")).unwrap().is_some());
 
-    // One that nobody holds goes with the installation.
+    // A Lease without a holder is removed with the installation.
     assert_eq!(install("velero", &[]).0, Some(0));
     let free = Patch::Merge(json!({"spec": {"holderIdentity": ""}}));
     runtime.block_on(leases.patch("bowline-server", &params, &free)).unwrap();
@@ -619,7 +619,7 @@ fn purge_works_without_a_server_and_keeps_shared_definitions() {
     let is_there =
         |namespace: &str| runtime.block_on(namespaces.get_opt(namespace)).unwrap().is_some();
     installed.install("full");
-    // The other has records and no server, and nothing there is called as we call things.
+    // The other namespace has resources and no server, and no object of `bowline install`.
     let other = serde_json::from_value(serde_json::json!({"metadata": {"name": "archive"}}));
     runtime.block_on(namespaces.create(&PostParams::default(), &other.unwrap())).unwrap();
     put_restore(&installed, "archive");
@@ -637,12 +637,12 @@ fn purge_works_without_a_server_and_keeps_shared_definitions() {
     assert_eq!(remaining.metadata.deletion_timestamp, None);
     assert_eq!(remaining.metadata.finalizers, Some(vec![finalizer::RESTORE.to_owned()]));
 
-    // What is not of `bowline install` goes only if that is meant.
+    // Objects that `bowline install` did not create are removed only with --force.
     let (code, said, _) = installed.run(&["uninstall", "--purge", "--confirm", "-n", "archive"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--force removes this one") && is_there("archive"), "{said}");
 
-    // Nobody else needs the definitions once the last records go.
+    // No other namespace needs the definitions once the last resources are removed.
     let (code, stderr, _) = installed.run(&["uninstall", "--purge", "--force", "-n", "archive"]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(!is_there("archive"));
@@ -658,7 +658,7 @@ fn migrate_check_reports_what_does_not_carry_over() {
     let nothing = "no Velero found in namespace `velero`: nothing to switch; hint: ";
     assert!(stderr.contains(nothing), "{stderr}");
 
-    // What Velero has left can be looked at without its Deployment.
+    // Resources of Velero can be checked without its Deployment.
     let location = ["backup-location", "create", "main", "--provider=aws", "--bucket=b"];
     let (code, said, _) = installed.run(&location);
     assert_eq!(code, Some(0), "{said}");

@@ -1,4 +1,4 @@
-//! A server that is killed in the middle of a restore, and the one that comes after it.
+//! A server that is killed during a restore, and the server that resumes the restore.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 
 use crate::cluster::{TestEnv, cluster};
 
-/// How long anything may take. The machine may be compiling beside us.
+/// Time limit of a step. The machine may be busy with a compiler.
 const TIMEOUT: Duration = Duration::from_mins(3);
-/// How many config maps there are.
+/// Number of ConfigMaps.
 const CONFIG_MAPS: usize = 300;
-/// When the plugin calls ready what it lets a pod wait for.
+/// File with which the plugin reports that additional items are ready.
 const READY: &str = "fixture.bowline.io/ready-after-ms";
 /// Kinds that are stored, and never restored.
 const EVENTS: [&str; 2] = ["v1/Event", "events.k8s.io/v1/Event"];
@@ -56,7 +56,7 @@ impl Drop for Server {
     }
 }
 
-/// The objects of a kind in a namespace, without those that any namespace has.
+/// Objects of a kind in a namespace, without those of every namespace.
 fn objects_in<K>(namespace: &str) -> BTreeMap<String, K>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -68,7 +68,7 @@ where
     own.map(|object| (object.name_any(), object)).collect()
 }
 
-/// Which object each is, and in which version.
+/// Uid and version of each object.
 fn versions<K: Resource>(objects: &BTreeMap<String, K>) -> BTreeMap<String, (String, String)> {
     let version = |object: &K| (object.uid().unwrap(), object.resource_version().unwrap());
     objects.iter().map(|(name, object)| (name.clone(), version(object))).collect()
@@ -133,7 +133,7 @@ fn store(folder: &std::path::Path) -> BackupStore {
     BackupStore::new(opened.unwrap(), "bucket", &Prefix::default())
 }
 
-/// The names of the objects in a list by kind, each with what became of it.
+/// Names of the objects in a list by kind, each with its outcome.
 fn outcomes_by_kind(list: &ResourceList) -> BTreeMap<String, Vec<(String, String)>> {
     let split = |item: &String| {
         let (name, what) = item.strip_suffix(')').unwrap().rsplit_once('(').unwrap();
@@ -161,7 +161,7 @@ fn assert_every_object_listed_once(store: &BackupStore, (app, copy): (&str, &str
         assert_eq!(names, expected, "{kind}");
         assert_eq!(names.len(), found.len(), "some are there twice: {found:?}");
     }
-    // The namespace gets this ConfigMap of its own, before or after the restore comes to it.
+    // A controller creates this ConfigMap in the namespace, before or after the restore reaches it.
     let is_restored = |(name, what): &&(String, String)| {
         what == "created" && !name.ends_with("/kube-root-ca.crt")
     };
@@ -199,8 +199,8 @@ fn killed_restore_is_resumed_with_every_object_once() {
         Some(())
     });
 
-    // What the pod waits for is never ready, so that the restore cannot end. A policy that would
-    // touch what is there: nothing of this restore's own must count as such.
+    // The additional item of the pod is never ready, so the restore cannot end. The policy changes existing objects:
+    // objects of this restore must not count as existing.
     let never = json!({READY: "never"});
     let spec = json!({
         "backupName": "b", "namespaceMapping": {app: copy}, "existingResourcePolicy": "update",
@@ -218,7 +218,7 @@ fn killed_restore_is_resumed_with_every_object_once() {
     let of_first = versions(&objects_in::<ConfigMap>(copy));
     assert!(!of_first.is_empty() && objects_in::<Pod>(copy).is_empty());
 
-    // The next one goes on where it was, and is killed in its turn.
+    // The next server resumes the restore, and is killed as well.
     let server = Server::start(&env, folder.path());
     eventually_blocking("all config maps are restored", TIMEOUT, || {
         (objects_in::<ConfigMap>(copy).len() == CONFIG_MAPS).then_some(())
@@ -245,7 +245,7 @@ fn killed_restore_is_resumed_with_every_object_once() {
     let status = restore.status.unwrap();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?} {results:?}");
     assert_eq!(status.errors, 0, "{results:?}");
-    // The action had the pod when a server was killed, and was shown it again: that is told.
+    // The action was processing the pod when a server was killed, and was called again, which is reported.
     let warnings = results.unwrap().warnings;
     let of_app = warnings.namespaces.get(app).cloned().unwrap_or_default();
     assert!(!of_app.is_empty() && of_app.len() == warnings.count(), "{warnings:?}");
@@ -256,7 +256,7 @@ fn killed_restore_is_resumed_with_every_object_once() {
         );
     }
 
-    // Every object is there, and is still the one that was created first.
+    // Every object exists, and is the one that was created first.
     let maps = objects_in::<ConfigMap>(copy);
     let data = |maps: &BTreeMap<String, ConfigMap>| -> BTreeMap<String, _> {
         maps.iter().map(|(name, map)| (name.clone(), map.data.clone())).collect()
@@ -274,7 +274,7 @@ fn killed_restore_is_resumed_with_every_object_once() {
 
     assert_every_object_listed_once(&store, (app, copy));
 
-    // Plugins have died with those that started them.
+    // Plugins have died with their servers.
     server.kill();
     eventually_blocking("no process is left", TIMEOUT, || {
         let leftovers = env.world.leftovers();

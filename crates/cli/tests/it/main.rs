@@ -1,4 +1,4 @@
-//! The `bowline` binary, run as a user runs it.
+//! The `bowline` binary, run as users run it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -24,7 +24,7 @@ fn rust_fixture() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What the fixture plugins work in: state, a store, a volume.
+/// Folders of the fixture plugins: state, a store, a volume.
 struct Scratch {
     folder: tempfile::TempDir,
 }
@@ -47,7 +47,7 @@ impl Scratch {
         format!("--config=root={}", self.path("root").display())
     }
 
-    /// A file with a pod that tells the fixture plugins what to do.
+    /// A file with a pod that configures the fixture plugins.
     fn pod(&self, verbs: &str) -> String {
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  namespace: app-1\n  \
@@ -167,7 +167,7 @@ fn non_plugin_is_refused_in_one_line() {
     }
     let script = scratch.script("#!/bin/sh\necho 'Usage: script FILE'\n");
     let ended = scratch.run(&world, &["plugin", "inspect", &script]);
-    assert_refused(&ended, &[&script, "no handshake", "Usage: script FILE"]);
+    assert_refused(&ended, &[&script, "is not a handshake", "Usage: script FILE"]);
     let ended = scratch.run(&world, &["plugin", "inspect", "/proc/none"]);
     assert_refused(&ended, &["/proc/none", "cannot be started", "No such file"]);
     let folder = scratch.path("root");
@@ -319,8 +319,7 @@ fn plugin_exit_status_is_reported() {
     let ended = scratch.run(&World::new(), &arguments);
     assert_eq!(ended.code, Some(1));
     let rules = section(&ended.stdout, "ItemBlockAction v1 fixture.bowline.io/iba");
-    let expected =
-        "  FAILED   answers for the item: the plugin ended in GetRelatedItems (exit status: 3)";
+    let expected = "  FAILED   answers for the item: the plugin exited during GetRelatedItems (exit status: 3)";
     assert_eq!(rules[1], expected);
 }
 

@@ -1,4 +1,4 @@
-//! What other processes of the server's user, its plugins among them, can see of it.
+//! Memory of the server, which other processes of its user, such as plugins, cannot read.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,13 +11,12 @@ use crate::bowline::World;
 
 /// A user without rights.
 const NOBODY_UID: u32 = 65534;
-/// How long a server may take to call the API server.
+/// Time limit for a server to call the API server.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The owner of what the kernel shows of a server that runs as nobody. Files of a process that must not be looked at
-/// belong to root.
+/// Owner of the `/proc` files of a server that runs as the user `nobody`. Protected files of a process belong to root.
 fn environ_owner(flags: &[&str]) -> u32 {
-    // It takes the call of the server and never answers.
+    // Accepts the call of the server and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (sender, called) = mpsc::channel();
@@ -46,7 +45,7 @@ fn environ_owner(flags: &[&str]) -> u32 {
         command.env_remove(proxy);
     }
     let mut server = command.spawn().unwrap_or_else(|error| {
-        // The build may be in somebody's home, which others cannot enter.
+        // The build may be in a private home directory, which other users cannot enter.
         assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
         let copy = folder.path().join("bowline");
         std::fs::copy(&program, &copy).unwrap();

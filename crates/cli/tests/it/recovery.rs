@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::bowline::CommandResult;
 use crate::cluster::{TestEnv, cluster};
 
-/// How long anything may take. The machine may be compiling beside us.
+/// Time limit of a step. The machine may be busy with a compiler.
 const TIMEOUT: Duration = Duration::from_mins(3);
 const PASSPHRASE: &str = "correct horse battery staple";
 /// A key that was made for tests: a passphrase takes a second to try.
@@ -168,7 +168,7 @@ fn rebuilt_cluster_is_restored_from_bucket_and_recovery_file() {
     assert_nothing_is_replaced_without_force(&new, &import, keys.as_bytes());
 }
 
-/// What is there and differs is not touched unless that is said.
+/// Existing objects that differ are changed only with --force.
 fn assert_nothing_is_replaced_without_force(
     new: &TestEnv,
     import: &dyn Fn(&[&str]) -> CommandResult,

@@ -15,7 +15,7 @@ fn usage_error_is_one_line() {
     for (line, words) in [
         (&["create"][..], &["--from-backup", "--from-schedule", "restore create --help"][..]),
         (&["create", "--from-backup=a", "--from-schedule=b"], &["--from-schedule"]),
-        (&["create", "R", "--from-backup=a"], &["\"R\" is not a name", "lower-case"]),
+        (&["create", "R", "--from-backup=a"], &["invalid name \"R\"", "lower-case"]),
         (
             &["create", "--from-backup=a", "--existing-resource-policy=all"],
             &["'all'", "possible values are none, update"],
@@ -307,7 +307,7 @@ pub(crate) fn assert_works_with_velero(env: &TestEnv, velero: &Velero) {
     let log = env.run_ok(&["restore", "logs", "copy"]);
     assert!(log.contains("velero-copy"), "{log}");
 
-    // What a restore has made, the plan of the next one knows.
+    // The plan of the next restore recognizes objects of this one.
     let ended = env.run(&with(&["--dry-run", "-o=json"]));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();

@@ -11,7 +11,7 @@ fn usage_error_is_one_line() {
         (&["create", "s"][..], &["--schedule", "schedule create --help"][..]),
         (&["create", "s", "--schedule=* * *"], &["invalid schedule", "found 3"]),
         (&["create", "s", "--schedule=@often"], &["@often", "@daily"]),
-        (&["create", "S", "--schedule=@daily"], &["\"S\" is not a name"]),
+        (&["create", "S", "--schedule=@daily"], &["invalid name \"S\""]),
         (&["create", "s", "--schedule=@daily", "--ttl=1d"], &["--ttl", "unknown unit"]),
         (&["pause"], &["not provided", "<NAMES"]),
         (&["unpause", "s", "--all"], &["--all"]),
@@ -59,7 +59,7 @@ fn a_schedule_is_created_paused_and_deleted() {
     env.run_ok(&["create", "schedule", "two", "--schedule=@daily", "--skip-immediately"]);
     assert_eq!(env.get::<Schedule>("two").spec.skip_immediately, Some(true));
 
-    // What the server would do.
+    // Status as a server would set it.
     let status = json!({"phase": "FailedValidation", "validationErrors": ["invalid schedule: x"]});
     env.set_status::<Schedule>("two", &status);
     let ended = env.run(&["get", "schedules"]);

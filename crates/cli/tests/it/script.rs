@@ -1,4 +1,4 @@
-//! A script that was written for `velero` does the same with `bowline` in its place.
+//! A script for `velero` that gives the same output with `bowline`.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +9,7 @@ use bowline_testbed::program::{self, Program};
 use crate::bowline::{CommandResult, World};
 use crate::switch::stage::{MigrationEnv, set_cluster_env};
 
-/// What both servers are told.
+/// Settings of both servers.
 const FLAGS: [&str; 2] = ["--store-validation-frequency=2s", "--backup-sync-period=2s"];
 
 /// Runs the script with a binary that it finds under the name `velero`.
@@ -37,7 +37,7 @@ fn velero_script_gives_the_same_output_with_bowline() {
     let with_velero = run(&env, "with-velero", &velero);
     assert_eq!(with_velero.code, Some(0), "{}\n{}", with_velero.stdout, with_velero.stderr);
     drop(running);
-    // The script has found what it was made for.
+    // The script found the backup that it looked for.
     for fact in [
         "backup phase: Completed",
         "in the archive: resources/configmaps/namespaces/ci-shop/settings.json",

@@ -1,4 +1,4 @@
-//! What the server is asked about itself.
+//! Commands that ask the server for its version and its plugins.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn version_prints_both_versions_and_leaves_no_request() {
     drop(server);
     assert_eq!(env.names::<ServerStatusRequest>(), [""; 0]);
 
-    // Nobody answers.
+    // No server answers.
     let ended = env.run(&["version", "--timeout", "300ms"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), client));
     let lines: Vec<&str> = ended.stderr.lines().collect();
@@ -64,7 +64,7 @@ fn version_prints_both_versions_and_leaves_no_request() {
         assert!(line.contains(word), "{line}");
     }
     assert_eq!(env.names::<ServerStatusRequest>(), [""; 0]);
-    // Neither is there a cluster.
+    // There is no cluster either.
     let ended = World::new().run(&["version", "--client-only"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), client));
 }

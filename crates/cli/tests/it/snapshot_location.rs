@@ -9,7 +9,7 @@ fn usage_error_is_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create", "l"][..], &["--provider", "create --help"][..]),
-        (&["create", "L", "--provider=aws"], &["\"L\" is not a name"]),
+        (&["create", "L", "--provider=aws"], &["invalid name \"L\""]),
         (
             &["create", "l", "--provider=aws", "--snapshot-type=remote"],
             &["'remote'", "possible values are auto, cloud, local"],

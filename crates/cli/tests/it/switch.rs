@@ -30,11 +30,11 @@ const FLAGS: [&str; 12] = [
     "--log-format=json",
     "--metrics-address=127.0.0.1:0",
 ];
-/// Those of them that carry over.
+/// Flags that carry over.
 const SUPPORTED_FLAG_COUNT: usize = FLAGS.len() - 2;
 /// The image of the plugin that both servers have.
 const PLUGIN: &str = "velero/velero-plugin-for-aws:v1.14.3";
-/// A schedule whose time comes while we look, and one whose time does not.
+/// A schedule that becomes due during the test, and one that does not.
 const OFTEN: &str = "often";
 const HOURLY: &str = "hourly";
 /// The namespace of which [`OFTEN`] makes backups.
@@ -118,8 +118,7 @@ fn create_other_namespaces(env: &MigrationEnv) {
     }
 }
 
-/// The Deployment that Velero's server would run in. No node is there for its pods, and the server runs
-/// beside the cluster.
+/// The Deployment of Velero's server. There is no node for its pods, so the server runs beside the cluster.
 fn deploy_velero(env: &MigrationEnv, replicas: i32) {
     let labels = json!({"deploy": "velero"});
     let arguments: Vec<&str> = std::iter::once("server").chain(FLAGS).collect();
@@ -228,7 +227,7 @@ fn wait_for_scheduled_backup(env: &MigrationEnv, previous: &BTreeSet<String>) ->
     let schedule: Schedule = env.runtime.block_on(env.api().get(OFTEN)).unwrap();
     let last = schedule.status.unwrap().last_backup.unwrap().0.strftime("%Y%m%d%H%M%S");
     assert!(format!("{OFTEN}-{last}") >= new.name_any(), "{last} {}", new.name_any());
-    // The time of the other one has not come, whoever looks at it.
+    // The other schedule is not due, for either server.
     let others: Vec<String> =
         backups_of_schedule(HOURLY).iter().map(kube::ResourceExt::name_any).collect();
     assert!(others.iter().all(|name| name.starts_with("of-hourly")), "{others:?}");
@@ -251,7 +250,7 @@ fn assert_refused_beside_velero(env: &MigrationEnv) {
     );
 }
 
-/// What `migrate check` says: the words of the command to install with, and the flags that carry over.
+/// Output of `migrate check`: the words of the install command, and the flags that carry over.
 fn run_migrate_check(env: &MigrationEnv) -> (Vec<String>, Vec<String>) {
     // A backup of the schedule may be open.
     let text = env.eventually("nothing speaks against the switch", || {
@@ -298,7 +297,7 @@ fn start_backups_with_velero(env: &MigrationEnv, running: &Velero) {
     }
 }
 
-/// Whether a check names a run that is open, and fails.
+/// True if a check fails and names an unfinished run.
 fn assert_reported_as_active(env: &MigrationEnv, check: &[&str], expected: &str) {
     let ended = env.run(check);
     assert_eq!(ended.code, Some(1), "{}", ended.stdout);
@@ -313,7 +312,7 @@ fn wait_for_phase(env: &MigrationEnv, name: &str, phase: &str) {
     });
 }
 
-/// A backup of Velero's whose time is over goes, with its files and its snapshot.
+/// An expired backup of Velero is deleted, with its files and its snapshot.
 fn assert_expired_backup_deleted(env: &MigrationEnv, application: &Application) {
     application.wait_until_backup_deleted(env, "brief");
     let offsite = env.s3.create_bucket("offsite").unwrap();

@@ -1,4 +1,4 @@
-//! Objects that our commands create are those that Velero's own commands create.
+//! Objects that our commands create equal those of Velero's commands.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ fn velero(env: &TestEnv, arguments: &[&str]) {
     assert!(ended.status.success(), "{arguments:?}: {stderr}");
 }
 
-/// An object without what the API server has added, and without its name.
+/// An object without fields of the API server, and without its name.
 fn without_server_fields(object: &impl Serialize) -> Value {
     let mut object = serde_json::to_value(object).unwrap();
     for added in
@@ -28,7 +28,7 @@ fn without_server_fields(object: &impl Serialize) -> Value {
     {
         object["metadata"].as_object_mut().unwrap().remove(added);
     }
-    // Nobody has written it yet, whatever it looks like.
+    // No server has written a status yet.
     if object["status"] == json!({}) {
         object.as_object_mut().unwrap().remove("status");
     }

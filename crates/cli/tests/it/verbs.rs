@@ -1,4 +1,4 @@
-//! Both orders of words, and flags in front: what a script for `velero` may have.
+//! Verb-first and noun-first commands, and global flags before the command, as scripts for `velero` have them.
 
 use bowline_api::{Backup, BackupStorageLocation, DeleteBackupRequest, VolumeSnapshotLocation};
 use serde_json::json;
@@ -66,7 +66,7 @@ fn global_velero_flags_may_precede_the_command() {
     ] {
         assert_eq!(run(line), expected, "{line:?}");
     }
-    // The one that is nearer wins.
+    // The flag nearer to the command takes precedence.
     assert_eq!(run(&["-n", "elsewhere", "backup", "get", "-n", namespace]), expected);
     let kubeconfig = cluster().plane.kubeconfig().display().to_string();
     let mut command = env.bowline(&["--kubeconfig", &kubeconfig, "backup", "get"]);

@@ -1,4 +1,4 @@
-//! What plugins do with volumes, as commands show it.
+//! Progress of plugins on volumes, as commands show it.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ use crate::bowline::TIMEOUT;
 use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{FakeServer, packed_json};
 
-/// What a plugin or the server tells of a snapshot.
+/// A VolumePluginBackup of a snapshot, by a plugin or by the server.
 fn put_report(env: &TestEnv, backup: &str, snapshot: &str, status: &Value) {
     let labels = json!({"velero.io/backup-name": label::value(backup)});
     let spec = json!({"backup": backup, "volume": format!("pv-of-{snapshot}"), "plugin": "x.io/a"});
@@ -22,15 +22,15 @@ fn put_report(env: &TestEnv, backup: &str, snapshot: &str, status: &Value) {
     env.apply_velero_object("VolumePluginBackup", snapshot, object);
 }
 
-/// How long a line may be waited for.
+/// Time limit for a line.
 const LINE_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The first line that is wanted of what a command says.
+/// The first line of the output of a command that is wanted.
 fn wait_for_line(output: impl Read + Send + 'static, is_wanted: impl Fn(&str) -> bool) -> String {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            // Whoever has seen enough does not listen any more.
+            // The receiver is gone once it has its line.
             let _ = sender.send(line);
         }
     });

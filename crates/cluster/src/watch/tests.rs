@@ -69,7 +69,7 @@ async fn watch_that_ends_is_opened_again_and_misses_no_deletion() {
     let (reflector, _task) = follow_maps(&fake);
     wait_for_names(&reflector, &["a", "b"]).await;
     fake.end_watches();
-    // Nobody reports these: the watch is closed.
+    // These events are lost: the watch is closed.
     fake.remove("configmaps", "shop", "a");
     fake.put(map("c"));
     wait_for_names(&reflector, &["b", "c"]).await;
@@ -132,7 +132,7 @@ async fn waiting_ends_with_a_value_a_timeout_or_the_watch() {
             objects.get("shop", name).map(|_| ())
         })
     };
-    // What is there already is found, however late it is.
+    // Existing objects are found after any delay.
     let found = wait("a", Instant::now()).await;
     assert!(matches!(found, Ok(WaitOutcome::Found(()))), "{found:?}");
     let started_at = Instant::now();

@@ -1,5 +1,4 @@
-//! What the engine relies on at its port to the cluster: the fake and a real API server keep to the
-//! same rules.
+//! Rules of the cluster port that the engine relies on. The fake and a real API server follow the same rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +78,7 @@ async fn check_conformance(cluster: &dyn Cluster) {
     check_watch(cluster, maps, in_shop("app=a")).await;
 }
 
-/// What is heard next by somebody who follows objects.
+/// The next event of a watch.
 async fn next(changes: &mut BoxStream<'static, cluster::Result<WatchEvent>>) -> String {
     let change = tokio::time::timeout(Duration::from_secs(30), changes.next()).await;
     match change.expect("something is heard in time").expect("it goes on").unwrap() {
@@ -164,7 +163,7 @@ async fn unreachable_node_has_not_started_the_command_and_the_error_omits_it() {
     let client = plane.client().await.unwrap();
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "away"}});
     apply(&client, node).await.unwrap();
-    // Nobody listens there.
+    // The port has no listener.
     let status = json!({"status": {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},

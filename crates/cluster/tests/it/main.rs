@@ -1,4 +1,4 @@
-//! The port to the cluster, on the fake and on a real API server.
+//! The cluster port, on the fake and on a real API server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -74,7 +74,7 @@ async fn sparse_sample(
     Sample { archive, index }
 }
 
-/// A bucket that counts what is read.
+/// A bucket that counts the bytes that are read.
 #[derive(Clone)]
 struct CountingBucket {
     memory: Memory,
@@ -237,7 +237,7 @@ async fn index_of_another_archive_is_noticed() {
         let error = world.read(&path).await.unwrap_err();
         assert!(matches!(error, ReadItemError::OtherArchive { .. }), "{error}");
     }
-    // What is in the same place is the same object; what was added is not called missing.
+    // An object at the same path is the same object; added objects are not missing.
     world.put(BackupFile::ArchiveIndex, &old.index).await;
     assert_eq!(world.read(&path(500)).await.unwrap(), Some(json(500)));
 }

@@ -26,6 +26,7 @@ use crate::archive_index::{IndexBuilder, IndexFile};
 use crate::compression::CompressionMode;
 use crate::item::Object;
 use crate::resource::Resource;
+use crate::unpack::UnpackedSize;
 pub(super) use member::{MEMBER_BYTES, MemberBuffer};
 pub(super) use stream::{ArchiveState, CompressedMember, Message};
 
@@ -51,6 +52,8 @@ pub(super) struct Archive {
     common: Arc<Mutex<MemberBuffer>>,
     /// The modification time of all files.
     seconds: u64,
+    /// What a restore of the items so far needs.
+    size: Arc<Mutex<UnpackedSize>>,
 }
 
 /// The member that a list fills.
@@ -64,6 +67,8 @@ struct ListBuffer {
 pub(super) struct Entry {
     paths: [String; 2],
     item: Item,
+    /// Length of its namespace and its name.
+    name_bytes: usize,
     /// Its share of the in-flight budget.
     _budget: Option<OwnedSemaphorePermit>,
 }
@@ -95,7 +100,9 @@ impl Entry {
     /// path.
     pub(super) fn new(object: &Object, budget: Option<OwnedSemaphorePermit>) -> Self {
         let Object { resource, namespace, name, item, .. } = object;
-        Self { paths: paths(resource, namespace, name), item: item.clone(), _budget: budget }
+        let name_bytes = namespace.len() + name.len();
+        let paths = paths(resource, namespace, name);
+        Self { paths, item: item.clone(), name_bytes, _budget: budget }
     }
 }
 
@@ -139,8 +146,8 @@ pub(super) fn start(
     version.append_file("metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
     // There is room for the first message.
     let _ = members.try_send(Message::Member(version));
-    let common = Arc::default();
-    Ok((Archive { members, own: None, common, seconds }, stream, writer))
+    let (common, size) = Default::default();
+    Ok((Archive { members, own: None, common, seconds, size }, stream, writer))
 }
 
 /// Starts an archive of members that the caller fills.
@@ -163,7 +170,13 @@ impl Archive {
         Self { own: Some(Arc::new(own)), ..self.clone() }
     }
 
+    /// What a restore of the archive needs. Complete once the archive is.
+    pub(super) fn size(&self) -> Arc<Mutex<UnpackedSize>> {
+        Arc::clone(&self.size)
+    }
+
     pub(super) async fn append(&self, entry: Entry) -> Result<(), ArchiveClosed> {
+        self.count(&entry);
         let buffer = self.own.as_ref().map_or(&*self.common, |own| &own.buffer);
         let full = fill(&mut buffer.lock(), &entry, self.seconds);
         // The entry keeps its share of the in-flight budget while this waits.
@@ -204,6 +217,13 @@ impl Archive {
     pub(super) async fn abort(&self) {
         // A closed channel means that the archive has already been aborted.
         let _ = self.members.send(Message::Abort).await;
+    }
+
+    fn count(&self, entry: &Entry) {
+        let content = entry.item.json();
+        let mut size = self.size.lock();
+        size.add_item(entry.name_bytes, content);
+        size.add_archive_bytes(MemberBuffer::size_of_item(content));
     }
 
     async fn send(&self, message: Message) -> Result<(), ArchiveClosed> {

@@ -144,7 +144,7 @@ mod tests {
         report_failed_groups(&Discovery { resources: Vec::new(), failed }, &report);
         assert_eq!(
             report.results().errors.velero,
-            ["the API group shop.io/v1: gone; its objects are not in the backup"]
+            ["API group shop.io/v1: gone; its objects are not in the backup"]
         );
     }
 }

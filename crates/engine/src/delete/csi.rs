@@ -30,11 +30,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bowline_plugin::error_chain;
-use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::FutureExt as _;
 
 use super::objection::{Objection, Objections, RemainingData};
-use super::{DeletionJob, Stopped, report_error};
+use super::{DeletionJob, Stopped, report_error, run_deletions};
 use crate::cluster::{self, Cluster, drivers};
 use crate::csi::{CONTENTS, GROUP_CONTENTS, GROUPS, SNAPSHOTS, group_resource, resource};
 use crate::report::Report;
@@ -153,10 +152,7 @@ pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(),
     let units = units(&job.plan.csi);
     let deletions = units.iter().map(|unit| delete_one(job, &kinds, unit, report).boxed());
     // Collected, since a closure over borrowed values must not live across an await point.
-    let deletions: Vec<BoxFuture<'_, Result<(), Stopped>>> = deletions.collect();
-    let ended: Vec<_> =
-        stream::iter(deletions).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
-    ended.into_iter().collect()
+    run_deletions(deletions.collect(), MAX_CONCURRENT_DELETIONS).await
 }
 
 async fn delete_one(

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_plugin::{Code, SnapshotId};
-use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::FutureExt as _;
 use tokio::time::timeout;
 
 use super::objection::{Objection, Objections, OpenFailure, RemainingData};
-use super::{Deadlines, DeletableSnapshot, DeletionJob, Stopped, report_error};
+use super::{Deadlines, DeletableSnapshot, DeletionJob, Stopped, report_error, run_deletions};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotter, Snapshotters};
 
@@ -54,10 +53,7 @@ pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(),
     let deletions =
         job.plan.snapshots.iter().map(|snapshot| delete_one(job, snapshot, report).boxed());
     // Collected, since a closure over borrowed values must not live across an await point.
-    let deletions: Vec<BoxFuture<'_, Result<(), Stopped>>> = deletions.collect();
-    let ended: Vec<_> =
-        stream::iter(deletions).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
-    ended.into_iter().collect()
+    run_deletions(deletions.collect(), MAX_CONCURRENT_DELETIONS).await
 }
 
 async fn delete_one(

@@ -152,7 +152,7 @@ impl DeleteItemAction for RecordingAction {
     }
 }
 
-/// An archive with pods, a resource that the cluster does not serve any more, and one that no action selects.
+/// An archive with pods, a resource that the cluster no longer serves, and one that no action selects.
 fn archive(pods: &[&str]) -> Vec<u8> {
     let object =
         |kind: &str, metadata| json!({"apiVersion": "v1", "kind": kind, "metadata": metadata});
@@ -277,7 +277,7 @@ async fn backup_is_deleted_with_its_data() {
     let mut rest = calls[3..].to_vec();
     rest.sort();
     assert_eq!(rest, ["cancel s2", "delete s1", "delete s2"]);
-    // Again, as after a kill at the very end.
+    // Repeated, as after a kill at the very end.
     assert_eq!(world.delete(&world.store(), &plugin).await, DeletionResult::Done);
 }
 

@@ -80,7 +80,7 @@ pub enum Error {
     #[error("the step in `{0}` must be at least 1")]
     Step(String),
     /// Expression that never matches.
-    #[error("there is no such day or time, so the schedule would never run")]
+    #[error("no such day or time exists, so the schedule would never run")]
     Never,
 }
 

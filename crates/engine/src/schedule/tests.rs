@@ -193,7 +193,7 @@ fn backup_of_another_cluster_does_not_block_a_scheduled_time() {
         ("3f9f3c1e-0000", vec![theirs(usual), theirs("nightly-20260111030000-aaaa")], renamed()),
         // A server that ended before it recorded that.
         ("3f9f3c1e-0000", vec![theirs(usual), ours(other)], BackupNaming::Exists),
-        // And theirs was deleted since.
+        // The other cluster has deleted its backup since.
         ("3f9f3c1e-0000", vec![ours(other)], BackupNaming::Exists),
         (
             "3f9f3c1e-0000",

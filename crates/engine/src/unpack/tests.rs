@@ -384,7 +384,7 @@ fn refused_entries_count_towards_the_limits() {
         let error = unpacked(&archive, limits).unwrap_err();
         assert!(error.to_string().contains("20 times"), "{path}: {error}");
     }
-    // And data after the end.
+    // Data after the end counts, too.
     let error = unpacked(&gzip(&[one_pod(), vec![0; 1 << 18]].concat()), limits).unwrap_err();
     assert!(error.to_string().contains("20 times"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Whole backups of a cluster in memory.
+//! Complete backups of an in-memory cluster.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use bowline_api::Backup;
 use bowline_engine::action::NamedAction;
 use bowline_engine::cluster::Fake;
 use bowline_engine::cluster::fake::usual_resources;
+use bowline_engine::unpack::UnpackLimits;
 use bowline_engine::{GroupResource, Resource};
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, ResourceIdentifier,
@@ -84,7 +85,7 @@ async fn label_selectors_are_sent_to_the_api_server_and_related_items_are_added(
         .with(labelled(config_map("shop", "a"), "x"))
         .with(labelled(config_map("shop", "b"), "y"))
         .with(labelled(config_map("shop", "c"), "z"))
-        // The claim is not selected, and comes with its pod; its volume with the claim.
+        // The claim is not selected, and is added by its pod; its volume is added by the claim.
         .with(labelled(pod("shop", "db", &["data"]), "x"))
         .with(claim("shop", "data", "pv-1"))
         .with(object("v1", "PersistentVolume", "", "pv-1"));
@@ -211,7 +212,7 @@ impl BackupItemAction for Recorder {
     }
 }
 
-/// Does with config maps what their annotation `do` says.
+/// Executes the annotation `do` of ConfigMaps.
 struct AnnotationDrivenAction;
 
 #[async_trait]
@@ -260,7 +261,7 @@ impl BackupItemAction for AnnotationDrivenAction {
     }
 }
 
-/// A backup of one config map that tells the action what to do, and a secret.
+/// A backup of a ConfigMap that configures the action, and of a Secret.
 async fn back_up_with_action(verb: &str, spec: Value) -> FinishedBackup {
     let mut map = config_map("shop", "m");
     map["metadata"]["annotations"] = json!({"do": verb});
@@ -278,7 +279,7 @@ async fn actions_can_change_skip_and_add_items() {
     let stored = async |verb: &str| back_up_with_action(verb, no_secrets.clone()).await.stored();
     assert_eq!(stored("nothing").await, ["configmaps/shop/m", "namespaces/shop"]);
     assert_eq!(stored("skip").await, ["namespaces/shop"]);
-    // What the filters leave out is not added, unless the action insists.
+    // Items that the filters exclude are not added, unless the action requires them.
     assert_eq!(stored("add").await, ["configmaps/shop/m", "namespaces/shop"]);
     assert_eq!(stored("insist").await, ["configmaps/shop/m", "namespaces/shop", "secrets/shop/s"]);
 
@@ -377,7 +378,7 @@ async fn pod_named_several_times_is_in_one_block() {
         object
     };
     let db = || with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
-    // It is collected, or it has to be asked for.
+    // The pod is collected, or an item requests it.
     for (pod, gets) in [(labelled(db()), 0), (db(), 1)] {
         let cluster = Arc::new(
             Fake::usual()
@@ -445,4 +446,23 @@ async fn unknown_resource_is_reported() {
     let warnings = run.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("deployments.appz"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn archive_beyond_the_restore_limits_is_a_warning_with_the_flag() {
+    let limits = UnpackLimits::default();
+    for (restore_limits, flag) in [
+        (limits, None),
+        (UnpackLimits { total: 2000, ..limits }, Some("--archive-size-limit")),
+        (UnpackLimits { spool: 100, ..limits }, Some("--archive-scratch-limit")),
+        (UnpackLimits { index: 200, ..limits }, Some("--archive-index-limit")),
+    ] {
+        let cluster = Fake::usual().with(namespace("shop")).with(config_map("shop", "a"));
+        let store = store_in(Memory::with_bucket("b"));
+        let mut run = run_of(&Arc::new(cluster), json!({}), store).await;
+        run.options.restore_limits = restore_limits;
+        let warnings = run_and_read(run).await.warnings();
+        assert_eq!(warnings.len(), usize::from(flag.is_some()), "{warnings:?}");
+        assert!(flag.is_none_or(|flag| warnings[0].contains(flag)), "{warnings:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Backups on days when something is wrong.
+//! Backups with failures: of lists, API groups, the bucket, hooks and plugins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ async fn unlistable_kind_is_reported_and_the_rest_is_stored() {
         .with(object("v1", "Secret", "shop", "s"));
     cluster.fail_list("configmaps", 1, unavailable);
     let run = run_and_read_spec(cluster, json!({})).await;
-    // What came before the break is worth keeping.
+    // Items before the break are kept.
     assert_eq!(run.stored(), ["configmaps/shop/a", "namespaces/shop", "secrets/shop/s"]);
     let errors = run.errors();
     assert_eq!(errors.len(), 1);
@@ -125,7 +125,7 @@ async fn a_backup_that_is_stopped_leaves_no_archive_and_no_frozen_pod() {
     );
     let store = store_in(Memory::with_bucket("b"));
     let mut run = run_of(&cluster, json!({}), store).await;
-    // It is stopped while the pod is frozen.
+    // The run is stopped while the pod is frozen.
     let stop = run.stop.clone();
     let stopping = Fake::usual()
         .with(namespace("shop"))
@@ -189,7 +189,7 @@ async fn a_pod_whose_hooks_cannot_be_read_is_not_stored() {
     for others in [&["web"][..], &[]] {
         let mut cluster = Fake::usual().with(namespace("shop")).with(broken.clone());
         for other in others {
-            // It shares the claim, and is frozen.
+            // The pod shares the claim, and is frozen.
             cluster = cluster.with(with_hooks(pod("shop", other, &["data"]), "freeze", "thaw"));
         }
         let cluster = cluster.with(claim("shop", "data", "pv-1")).with(object(
@@ -288,7 +288,7 @@ async fn item_that_crashes_a_plugin_fails_alone() {
         let calls = counted.fetch_add(1, Ordering::Relaxed);
         match map["metadata"]["name"].as_str() {
             Some("slow") => Err(bowline_plugin::Error::new(Code::DeadlineExceeded, "too slow")),
-            // All of them are in flight when it dies.
+            // All calls are in flight when the plugin dies.
             Some("bystander") if calls >= 3 => Ok(()),
             _ => Err(bowline_plugin::Error::new(Code::Unavailable, "the plugin died")),
         }

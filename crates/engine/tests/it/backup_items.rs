@@ -1,4 +1,4 @@
-//! Which items end up in a backup, and by whose word.
+//! Items that users, actions and labels include in a backup or exclude from it.
 
 use std::sync::Arc;
 
@@ -378,7 +378,7 @@ async fn total_is_known_once_all_lists_have_started() {
     assert_eq!(run.outcome.found, length as u64 + 1);
     let recorded = recorded.lock().clone();
     assert_eq!(recorded.len(), length);
-    // The namespace comes last, and some items are between their list and their visit.
+    // The namespace is stored last, and some items are between their list and their visit.
     let known = length as u64 - 16..=length as u64;
     assert!(recorded.iter().all(|(_, total)| known.contains(total)), "{recorded:?}");
 }

@@ -1,4 +1,4 @@
-//! Snapshots by CSI drivers, in a cluster in memory with a snapshot controller in memory.
+//! Snapshots by CSI drivers, on an in-memory cluster with a simulated snapshot controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ async fn snapshot_type_cloud_on_a_csi_volume_is_a_warning() {
         assert_eq!(warnings.len(), count, "{own:?} {default:?}: {warnings:?}");
         for text in warnings {
             let begin = text.starts_with("persistentvolumeclaims/");
-            assert!(begin && text.contains("not uploaded") && text.contains("cloud"), "{text}");
+            assert!(begin && text.contains("`cloud` has no effect on CSI snapshots"), "{text}");
         }
     }
 }
@@ -229,7 +229,7 @@ async fn no_snapshot_is_lost_or_left_over_wherever_a_process_dies() {
     for length in 1..=records.len() {
         let journaled = records[..length].to_vec();
         let is_finished = !recover(journaled.clone()).finished.is_empty();
-        // All is as the first one left it.
+        // The state is as the first process left it.
         let bench = CsiTest::new();
         let (first, _) = bench.run(Vec::new()).await;
         let first = run_and_read(first).await;

@@ -1,4 +1,4 @@
-//! CSI snapshots that somebody else comes to, that nobody waits for, or that leave something behind.
+//! CSI snapshots that other blocks add, that nothing references, or that leave objects behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl BackupItemAction for ClaimAddingAction {
                 }
             };
             tokio::time::timeout(Duration::from_mins(1), snapshot_started).await.unwrap();
-            // It is visited after the claim.
+            // The item is visited after the claim.
             self.cluster.put(config_map("shop", "later"));
             output.additional_items =
                 vec![added("persistentvolumeclaims", "a"), added("configmaps", "later")];
@@ -67,7 +67,7 @@ impl BackupItemAction for ClaimAddingAction {
 async fn a_claim_that_another_block_adds_meanwhile_is_stored_with_its_snapshot() {
     let bench = CsiTest::new();
     bench.driver.set_behaviour("a", DriverBehaviour::Gated);
-    // One with hooks is a block of its own.
+    // A pod with hooks is a block of its own.
     bench.cluster.put(with_hooks(pod("shop", "web", &[]), "stop", "go"));
     let (mut run, _) = bench.run(Vec::new()).await;
     let adds = ClaimAddingAction {
@@ -159,7 +159,7 @@ async fn labels_that_cannot_be_written_at_once_are_written_later() {
         let snapshot = bench.cluster.object(SNAPSHOTS, "shop", &record.name).unwrap();
         assert_eq!(snapshot["metadata"]["labels"]["velero.io/backup-name"], json!("b1"));
     }
-    // But not for ever, and then it is told.
+    // Retries are limited, and then the failure is reported.
     let bench = CsiTest::grouped(with_groups(), true);
     bench.cluster.fail_write(SNAPSHOTS, refused);
     let run = bench.run_backup().await;

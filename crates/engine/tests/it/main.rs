@@ -1,4 +1,4 @@
-//! The engine on a cluster in memory.
+//! The engine on an in-memory cluster.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

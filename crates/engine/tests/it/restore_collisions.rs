@@ -1,4 +1,4 @@
-//! Restores in which items come to the same place, on a cluster in memory.
+//! Restores in which several items have the same target, on an in-memory cluster.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn config_map(namespace: &str, name: &str, value: &str) -> (&'static str, Value)
     ("configmaps", map)
 }
 
-/// Two namespaces with a ConfigMap that differs, one that does not, and one that only one of them has.
+/// Two namespaces with a ConfigMap that differs, one that is the same, and one that only one of them has.
 fn two_namespaces() -> Vec<(&'static str, Value)> {
     vec![
         config_map("a", "settings", "a"),
@@ -62,7 +62,7 @@ fn texts(messages: Messages) -> Vec<String> {
     messages.velero.into_iter().chain(messages.cluster).chain(namespaces).collect()
 }
 
-/// What a restore told: errors, then warnings.
+/// Messages of a restore: errors, then warnings.
 fn messages(outcome: &RestoreOutcome) -> (Vec<String>, Vec<String>) {
     let results = outcome.report.results();
     (texts(results.errors), texts(results.warnings))
@@ -85,13 +85,13 @@ fn value(cluster: &TimestampingCluster, namespace: &str, name: &str) -> String {
 
 #[tokio::test]
 async fn collision_is_reported_also_after_a_restart() {
-    // Into a third namespace, or into one that is in the backup itself.
+    // Into a third namespace, or into one of the backup.
     for (mapping, target) in [(json!({"a": "c", "b": "c"}), "c"), (json!({"a": "b"}), "b")] {
         let cluster = Arc::new(TimestampingCluster(Fake::usual()));
         let spec = json!({"namespaceMapping": mapping});
         let started_at = Timestamp::now();
         let mut before = None;
-        // A process that goes on after all was done comes to the same.
+        // A process that resumes the restore at its end has the same result.
         for attempt in ["first", "second"] {
             let restored = restore(&cluster, &two_namespaces(), spec.clone(), started_at).await;
             let winner = value(&cluster, target, "settings");
@@ -120,7 +120,7 @@ async fn each_item_recognises_its_object_after_a_restart() {
     for first in ["a", "b"] {
         let cluster = Arc::new(TimestampingCluster(Fake::usual()));
         let started_at = Timestamp::now();
-        // What the process that died had made of it. A controller has changed it since.
+        // The object that the dead process has created. A controller has changed it since.
         let (_, mut existing) = config_map("c", "settings", "changed since");
         existing["metadata"]["labels"] = json!({"velero.io/restore-name": "r"});
         existing["metadata"]["annotations"] =
@@ -166,7 +166,7 @@ async fn excluded_or_unmapped_namespaces_cause_no_collision() {
     ] {
         let cluster = Arc::new(TimestampingCluster(Fake::usual()));
         let mut objects = two_namespaces();
-        // What an earlier restore has noted means nothing to this one.
+        // Annotations of an earlier restore mean nothing to this one.
         objects[0].1["metadata"]["annotations"] =
             json!({"bowline.io/restored-from": "configmaps/x/settings", "other": "kept"});
         let restored = restore(&cluster, &objects, spec.clone(), Timestamp::now()).await;
@@ -188,7 +188,7 @@ async fn items_renamed_to_one_name_are_distinguished() {
         ("storageclasses.storage.k8s.io", class)
     };
     let spec = json!({"resourceModifier": {"kind": "ConfigMap", "name": "rules"}});
-    // One that has the name already, and two that get it.
+    // One item has the name already, and two are renamed to it.
     for names in [["one", "two"], ["new", "two"], ["one", "new"]] {
         let cluster = Arc::new(TimestampingCluster(Fake::usual()));
         let started_at = Timestamp::now();

@@ -1,4 +1,4 @@
-//! Restores of claims that CSI drivers took snapshots of, on a cluster in memory.
+//! Restores of claims from CSI snapshots, on an in-memory cluster.
 
 use std::sync::Arc;
 

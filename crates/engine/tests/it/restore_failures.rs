@@ -1,4 +1,4 @@
-//! Restores on days when something is wrong, on a cluster in memory.
+//! Restores with failures: replaced pods and terminating namespaces, on an in-memory cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 use crate::support::objects::{config_map, namespace};
 use crate::support::restore::restore_of;
 
-/// A cluster in which every pod that is created is soon replaced by one of somebody else, which runs.
+/// A cluster in which every created pod is soon replaced by a foreign running pod.
 struct PodReplacingCluster {
     fake: Fake,
-    /// Whether the answer to the next creation of a pod gets lost, and it is replaced later.
+    /// True if the answer to the next creation of a pod is lost, and the pod is replaced later.
     loses_next_response: AtomicBool,
 }
 

@@ -1,5 +1,4 @@
-//! Volumes that plugins make from snapshots, on a cluster in memory and with a plugin that does as it is
-//! told.
+//! Volumes that plugins create from snapshots, on an in-memory cluster with a configurable plugin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,23 +37,23 @@ const SECOND: Duration = Duration::from_secs(1);
 const TERMINATING: Duration = Duration::from_mins(10);
 const PLUGIN: &str = "example.io/disk";
 
-/// A plugin that does as it is told.
+/// A configurable plugin.
 struct Disk {
-    /// What becomes of a request: how many came before it, and the snapshot.
+    /// Behaviour for a request: number of earlier requests, and the snapshot.
     answer: Box<Answers>,
-    /// What it says of its progress, each time it is asked.
+    /// Answers to `Progress`, one for each call.
     progress: Box<dyn Fn(usize) -> Result<bowline_plugin::Progress> + Send + Sync>,
     requests: Mutex<Vec<(String, VolumeInfo, String)>>,
     polls: AtomicUsize,
     canceled: watch::Sender<Vec<String>>,
-    /// What `SetVolumeID` makes of a PersistentVolume beyond what it should.
+    /// Additional change of `SetVolumeID` to a PersistentVolume, which it should not make.
     alter_volume: fn(&mut Value),
 }
 
 type Answers = dyn Fn(usize, String) -> BoxFuture<'static, Result<VolumeId>> + Send + Sync;
 
 impl Disk {
-    /// One that makes `vol-1` from `snap-1`, at once.
+    /// A plugin that creates `vol-1` from `snap-1`, at once.
     fn good() -> Self {
         Self::answering(|_, snapshot| Box::pin(async move { Ok(volume_of(&snapshot)) }))
     }
@@ -72,7 +71,7 @@ impl Disk {
         }
     }
 
-    /// One that takes so long.
+    /// A plugin whose calls take this time.
     fn slow(duration: Duration) -> Self {
         Self::answering(move |_, snapshot| {
             Box::pin(async move {
@@ -82,7 +81,7 @@ impl Disk {
         })
     }
 
-    /// One that always fails.
+    /// A plugin that always fails.
     fn failing(error: Error) -> Self {
         Self::answering(move |_, _| {
             let error = error.clone();
@@ -90,7 +89,7 @@ impl Disk {
         })
     }
 
-    /// The snapshots that it was asked for volumes from.
+    /// Snapshots of which volumes were requested.
     fn snapshots(&self) -> Vec<String> {
         let mut all: Vec<String> =
             self.requests.lock().iter().map(|(snapshot, ..)| snapshot.clone()).collect();
@@ -136,7 +135,7 @@ impl PartialSnapshotter for Disk {
     }
 }
 
-/// A cluster in which the location `default` is the plugin's, and there is no other.
+/// A cluster whose only location, `default`, is the plugin's.
 struct Locations(Arc<Disk>);
 
 #[async_trait]
@@ -156,12 +155,12 @@ impl Snapshotters for Locations {
     }
 }
 
-/// Writes down what it is told, or cannot.
+/// Records reports, or fails.
 #[derive(Default)]
 struct RecordingReporter {
     lines: Mutex<Vec<String>>,
     is_broken: bool,
-    /// How long it takes to write that a volume was begun.
+    /// Time that a report of a started volume takes.
     slowness: Duration,
 }
 
@@ -217,7 +216,7 @@ struct World {
     store: BackupStore,
     spec: Value,
     allow_empty: bool,
-    /// When the restore began. A process that carries it on did not begin it.
+    /// Start time of the restore. A process that resumes the restore has not started it.
     started: Timestamp,
     recovered: RecoveredRun,
     stop: CancellationToken,
@@ -341,7 +340,7 @@ impl World {
         Outcome { world: self, restored, elapsed: started_at.elapsed() }
     }
 
-    /// The same backup and cluster for the next process, which knows what was noted so far.
+    /// The same backup and cluster for the next process, with the journal so far.
     fn next(self, disk: Disk, journaled: usize) -> Self {
         let records = self.journal.records().into_iter().take(journaled);
         Self {
@@ -356,7 +355,7 @@ impl World {
     }
 }
 
-/// What came of a restore.
+/// Outcome of a restore.
 struct Outcome<'a> {
     world: &'a World,
     restored: RestoreOutcome,
@@ -432,7 +431,7 @@ async fn volumes_are_created_concurrently() {
     let disk = Disk::answering(move |_, snapshot| {
         let all = Arc::clone(&all);
         Box::pin(async move {
-            // One after the other they would wait here for ever.
+            // Sequential calls would wait here forever.
             all.wait().await;
             Ok(volume_of(&snapshot))
         })
@@ -507,7 +506,7 @@ async fn claim_of_a_failed_volume_is_created_only_if_empty_is_allowed() {
         assert_eq!(outcome.volume("pv-1"), None);
         let claim = outcome.claim("shop", "data-1").unwrap();
         assert_eq!(claim["spec"].get("volumeName"), None, "{claim}");
-        // What can be known before is no error any more: the user knows it, too.
+        // A failure that is known in advance is no error any more: the user has accepted it.
         assert_eq!(outcome.errors().len(), usize::from(reason != not_saved), "{reason}");
         let has_warning =
             outcome.warnings().iter().any(|text| text.contains("the claim is created empty: "));
@@ -532,7 +531,7 @@ async fn volume_in_use_is_unchanged() {
     assert_eq!(outcome.volume("pv-1"), Some(volume(1)));
     assert_eq!(outcome.restored.volumes.len(), 0);
 
-    // As with any object, it is told if it is not what it was.
+    // As for any object, a difference is reported.
     let world = World::with(Disk::good()).await;
     used(&world.fake);
     let mut other = volume(1);
@@ -559,7 +558,7 @@ async fn terminating_volume_is_waited_for() {
     assert_eq!(outcome.elapsed, 3 * SECOND, "it is looked at each second");
     assert_eq!(outcome.volume("pv-1").unwrap()["spec"]["disk"]["id"], "vol-1");
 
-    // One that stays is an error, and its claim is not created.
+    // A volume that stays is an error, and its claim is not created.
     let world = World::with(Disk::good()).await;
     world.fake.put(released);
     let outcome = world.restore().await;
@@ -590,7 +589,7 @@ async fn cloned_volume_keeps_its_name_across_restarts() {
     assert_eq!(outcome.restored.volumes[0].pv_name, name);
     assert!(world.reporter.lines()[0].starts_with(&format!("pv-1 as {name} from")));
 
-    // The one that it was is gone by now, and still the name is the same.
+    // The original volume is gone now, and the name is still the same.
     world.fake.remove("persistentvolumes", "", &name);
     world.fake.remove("persistentvolumes", "", "pv-1");
     world.fake.remove("persistentvolumeclaims", "copy", "data-1");
@@ -600,7 +599,7 @@ async fn cloned_volume_keeps_its_name_across_restarts() {
     assert!(outcome.volume(&name).is_some() && outcome.volume("pv-1").is_none());
     assert_eq!(outcome.claim("copy", "data-1").unwrap()["spec"]["volumeName"], name.as_str());
 
-    // Without the one that it was there is no need for another name.
+    // Without the original volume, no other name is needed.
     let mut world = World::with(Disk::good()).await;
     world.spec = json!({"namespaceMapping": {"shop": "copy"}});
     let outcome = world.restore().await;
@@ -665,7 +664,7 @@ async fn known_volume_is_not_created_twice_after_a_crash() {
                         left over";
         let warnings: &[&str] = if is_reported { &[expected] } else { &[] };
         assert_eq!(outcome.warnings(), warnings, "after {journaled} journal entries");
-        // Also one that an earlier process has made, which may not have come to show it.
+        // Including a volume of an earlier process, which may have died before it reported it.
         let shown = again.reporter.lines();
         assert_eq!(
             shown.last().unwrap(),
@@ -706,7 +705,7 @@ async fn volume_created_before_a_restart_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn canceled_restore_cancels_the_plugin_and_reports_leftovers() {
-    // One that ends when it is told to, one that hangs, and one that had made it all the same.
+    // A plugin that ends on request, one that hangs, and one that had already created the volume.
     type Answer = fn(&Disk) -> Option<Result<VolumeId>>;
     let cases: [(Answer, &str, bool); 3] = [
         (
@@ -811,7 +810,7 @@ async fn progress_is_reported_each_second() {
     let lines = world.reporter.lines();
     assert_eq!(lines[1..], ["0 of 900", "100 of 900", "200 of 900", "completed as vol-1"]);
 
-    // A plugin that has none to tell is asked once; one that fails, a few times.
+    // A plugin without progress is asked once; a failing one, a few times.
     for (error, polls) in [
         (Error::unimplemented("Progress"), 1),
         (Error::invalid_operation("snap-1"), 1),
@@ -853,7 +852,7 @@ async fn reports_keep_their_order() {
     let lines = world.reporter.lines();
     assert!(lines.len() == 2 && lines[1] == "completed as vol-1", "{lines:?}");
 
-    // What takes too long is given up, and the volume is restored all the same.
+    // A report that takes too long is abandoned, and the volume is restored all the same.
     let mut world = World::with(Disk::good()).await;
     world.reporter = Arc::new(RecordingReporter {
         slowness: Duration::from_hours(1),
@@ -883,7 +882,7 @@ async fn crashed_plugin_is_retried_once_and_leftovers_reported() {
                     from snapshot snap-1; a volume of the first call may be left over: it has died";
     assert_eq!(outcome.warnings(), [expected]);
     assert!(outcome.volume("pv-1").is_some());
-    // A later process tells of the first one, too.
+    // A later process also reports the first volume.
     let world = world.next(Disk::good(), usize::MAX);
     assert_eq!(world.recovered.volumes.iter().filter(|one| one.ended.is_none()).count(), 1);
 

@@ -1,4 +1,4 @@
-//! Operations, and backups that go on after their process has died.
+//! Operations, and backups that another process resumes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn cluster() -> Arc<Fake> {
     Arc::new(all.into_iter().fold(Fake::usual(), Fake::with))
 }
 
-/// A backup that goes on from what a journal says.
+/// A backup that is resumed from a journal.
 async fn resume_from(
     cluster: &Arc<Fake>,
     store: &BackupStore,
@@ -108,7 +108,7 @@ async fn next_process_finishes_and_repeats_nothing_journaled() {
     let memory = Memory::with_bucket("b");
     let store = store_in(memory);
     let (whole, _, records) = resume_from(&cluster, &store, Vec::new()).await;
-    // Two items and a pod, each with a note before and after.
+    // Two items and a pod, each with an entry before and after.
     assert_eq!(records.len(), 6, "{records:#?}");
     for length in 0..=records.len() {
         let journaled = records[..length].to_vec();
@@ -371,7 +371,7 @@ async fn thaw_with(
     thaw_leftover_pods(thawing, frozen, retry).await
 }
 
-/// A cluster with pods that can be thawed, each unless it is among those that are away.
+/// A cluster with pods that can be thawed, except for unreachable ones.
 fn with_pods(names: &[&str], away: &Arc<Mutex<Vec<String>>>) -> Arc<Fake> {
     let pods = names.iter().map(|name| {
         let mut pod = with_hooks(pod("shop", name, &[]), "freeze", "thaw");
@@ -446,7 +446,7 @@ async fn reachable_pod_is_thawed_once_when_another_is_unreachable() {
         recover(records).frozen
     };
     for _ in 0..3 {
-        // As another process would: it knows what is in the journal, and nothing else.
+        // As another process would: it knows only the journal.
         let thawed = thaw(&cluster, &known(&journal), &journal, &report).await;
         assert_eq!(thawed.frozen, frozen_in(&[(4, &["away"])]), "{thawed:?}");
     }
@@ -544,7 +544,7 @@ async fn post_hooks_that_ran_before_a_restart_are_not_repeated() {
 async fn block_that_cannot_be_stored_still_journals_its_thawed_pods() {
     let cluster = cluster();
     let store = store_in(Memory::with_bucket("b"));
-    // As if what came of the block did not fit into a record.
+    // As if the results of the block did not fit into a record.
     let journal =
         Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_))));
     let mut run = run_of(&cluster, json!({}), store).await;

@@ -1,4 +1,4 @@
-//! Snapshots of volumes in a cluster in memory, by a snapshotter in memory.
+//! Snapshots of volumes, on an in-memory cluster with an in-memory snapshotter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use tokio_util::sync::CancellationToken;
 use crate::support::backup::{FinishedBackup, fn_action, run_and_read, run_of, store_in};
 use crate::support::objects::{namespace, object};
 
-/// A snapshotter that notes what it is asked, among what pods are told.
+/// A snapshotter that records its calls, together with the hooks of pods.
 #[derive(Default)]
 struct FakeSnapshotter {
     calls: Arc<Mutex<Vec<String>>>,
     /// Snapshots by request.
     snapshots: Mutex<BTreeMap<String, String>>,
-    /// What goes wrong with a volume.
+    /// Failure of a volume.
     fails: Option<(&'static str, Code)>,
-    /// Whether it is of version 2.
+    /// True for version 2.
     is_v2: bool,
-    /// When it was called for the snapshot of a volume, and when it returned.
+    /// Start and end of the call for the snapshot of a volume.
     times: Mutex<BTreeMap<String, [Timestamp; 2]>>,
-    /// What the run shows to others.
+    /// Progress that the run publishes.
     progress: Arc<backup::Progress>,
-    /// A volume whose snapshot is taken, but the answer does not come while this is set.
+    /// A volume whose snapshot is created, but without an answer while this is set.
     hangs: std::sync::atomic::AtomicBool,
-    /// The run is canceled when the first snapshot is taken.
+    /// Cancels the run when the first snapshot is created.
     cancels: Mutex<Option<CancellationToken>>,
 }
 
@@ -118,7 +118,7 @@ impl Drop for DropRecorder {
     }
 }
 
-/// One location, of that snapshotter.
+/// One location with this snapshotter.
 struct SingleSnapshotter(Arc<FakeSnapshotter>);
 
 #[async_trait]
@@ -149,7 +149,7 @@ fn claim(name: &str, volume: &str) -> Value {
     claim
 }
 
-/// A pod with hooks and two volumes; what its hooks are told is noted with the calls.
+/// A pod with hooks and two volumes; its hooks are recorded with the calls.
 fn cluster(disk: &FakeSnapshotter) -> Arc<Fake> {
     let mut pod = object("v1", "Pod", "shop", "db");
     pod["metadata"]["uid"] = json!("pod-uid");
@@ -202,7 +202,7 @@ async fn run(
     (run, journal)
 }
 
-/// A run over the usual cluster that is asked for in this way.
+/// A run over the usual cluster with this spec.
 async fn run_with(disk: &Arc<FakeSnapshotter>, spec: Value) -> backup::Run {
     let mut run = run_of(&cluster(disk), spec, store_in(Memory::with_bucket("b"))).await;
     run.request.snapshot_locations = vec!["here".to_owned()];
@@ -248,7 +248,7 @@ async fn a_snapshot_begins_when_its_plugin_is_called_and_is_shown_while_its_pod_
     for operation in &run.outcome.operations {
         let [called, returned] = times[&operation.item.name];
         match operation.kind {
-            // The whole call is part of it: a plugin of version 1 may upload within.
+            // Including the whole call: a version 1 plugin may upload in it.
             Kind::SnapshotCreation => assert!(operation.created <= called, "{operation:?}"),
             _ => assert!(operation.created >= returned, "{operation:?}"),
         }
@@ -307,7 +307,7 @@ async fn no_snapshot_is_lost_or_left_over_unreported_wherever_a_process_dies() {
         assert_eq!(ids(&whole).len(), 2);
         let leftovers = disk.snapshots.lock().clone();
         for length in 0..=records.len() {
-            // All is as the first one left it.
+            // The state is as the first process left it.
             disk.snapshots.lock().clone_from(&leftovers);
             let journaled = records[..length].to_vec();
             let is_finished = !recover(journaled.clone()).finished.is_empty();
@@ -516,13 +516,13 @@ async fn plugin_that_hangs_during_a_freeze_is_given_up_and_its_snapshot_reclaime
         assert_eq!(recovered.in_flight.len(), 2, "after {length} of {records:?}");
     }
 
-    // The snapshot came after all, and whoever comes next finds it by its request.
+    // The snapshot appeared later, and cleanup finds it by its request.
     disk.hangs.store(false, std::sync::atomic::Ordering::Relaxed);
     let recovered = recover(journal.records());
     assert_eq!(recovered.in_flight.len(), 1, "{recovered:?}");
     let intent = &recovered.in_flight[0];
     let snapshotters = SingleSnapshotter(Arc::clone(&disk));
-    // If the files of the backup name it, only the journal does not know that it was taken.
+    // If the files of the backup name it, only the journal lacks its answer.
     let mut named = bowline_store::file::Snapshot::default();
     let is_of_a = |id: &&String| id.starts_with("snap-pv-a");
     let id = disk.snapshots.lock().values().find(is_of_a).cloned().unwrap();
@@ -601,7 +601,7 @@ async fn volume_opted_into_fs_backup_by_a_pod_outside_the_backup_is_not_snapshot
             assert!(!run.stored().contains(&"pods/shop/db".to_owned()), "{:?}", run.stored());
             assert_eq!(calls.contains(&"begin pv-a".to_owned()), !opts_in, "{spec}: {calls:?}");
             assert!(calls.contains(&"begin pv-b".to_owned()), "{spec}: {calls:?}");
-            // Where claims are not backed up, nor are their files, and that is no error.
+            // If claims are not backed up, their files are not either, which is no error.
             let messages = [run.errors(), run.warnings()].concat();
             assert_eq!(messages.len(), usize::from(opts_in), "{messages:?}");
             let are_of_files =
@@ -614,7 +614,7 @@ async fn volume_opted_into_fs_backup_by_a_pod_outside_the_backup_is_not_snapshot
     }
 }
 
-/// Two locations, of which the first one's snapshotter cannot tell which volumes are its.
+/// Two locations. The snapshotter of the first one cannot tell which volumes it supports.
 struct TwoSnapshotters(Arc<FakeSnapshotter>);
 
 struct FailingSnapshotter;
@@ -648,7 +648,7 @@ async fn failing_snapshotter_does_not_hide_the_next_one() {
     let run = run_and_read(run).await;
     assert_eq!(ids(&run).len(), 2, "{:?}", run.errors());
     assert_eq!(run.errors(), [""; 0]);
-    // Where no other knows the volume, the reason is told.
+    // If no other plugin supports the volume, the reason is reported.
     let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
     let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
     run.request.snapshot_locations = vec!["puzzled".to_owned()];

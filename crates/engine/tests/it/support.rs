@@ -1,4 +1,4 @@
-//! What the tests of backups and restores share.
+//! Helpers for tests of backups and restores.
 
 pub(crate) mod backup;
 pub(crate) mod csi;

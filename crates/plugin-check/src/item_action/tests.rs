@@ -254,7 +254,7 @@ async fn operation_is_cancelled_while_other_calls_hang() {
         Box::pin(run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await))
             .await;
     assert_eq!(broken_rules(&found), [AT_ONCE_RULE, CANCEL_ALL]);
-    // That of the first rule, and two of the sixteen.
+    // The operation of the first rule, and two of the sixteen.
     assert_eq!(fake.cancelled(), ["op-0", "op-1", "op-2"]);
     assert_eq!(
         reported_leftovers(&found),

@@ -124,7 +124,7 @@ async fn streams_large_objects() {
         let store = &store;
         async move { store.put_object(BUCKET, key, body).await.unwrap() }
     };
-    // What connections and buffers take is taken after a small one.
+    // Memory of connections and buffers is measured after a small object.
     put("small", 4).await;
     let before = peak_memory();
     put("large", PIECES).await;

@@ -1,5 +1,5 @@
-//! What every plugin can rely on, and every host on its plugins: one suite over both
-//! implementations of the fixture plugins. What they do is told in `plugins/fixture/README.md`.
+//! Rules for plugins and hosts: one suite over both implementations of the fixture plugins, which
+//! `plugins/fixture/README.md` documents.
 
 use std::time::Duration;
 
@@ -444,7 +444,7 @@ fn tags(request: &str) -> std::collections::BTreeMap<String, String> {
     [("bowline.io/request-id".to_owned(), request.to_owned())].into()
 }
 
-/// What both versions of a snapshotter do alike.
+/// Common behaviour of both versions of a snapshotter.
 async fn exercise_snapshot_lifecycle(
     fixture: &Fixture,
     plugin: &dyn bowline_plugin::VolumeSnapshotter,

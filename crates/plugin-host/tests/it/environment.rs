@@ -1,4 +1,4 @@
-//! What a plugin process sees of our environment.
+//! Environment variables that a plugin process inherits.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -13,7 +13,7 @@ async fn variables_seen_by_plugin(inherited_environment: InheritedEnvironment) -
     let folder = tempfile::tempdir().unwrap();
     let (plugin_dir, output_folder) = (folder.path().join("plugins"), folder.path().join("notes"));
     std::fs::create_dir(&plugin_dir).unwrap();
-    // It ends before its handshake, which is told and disturbs nobody.
+    // The plugin ends before its handshake, which is reported and affects no other.
     let script = format!("#!/bin/sh\nexport -p > '{}'\n", output_folder.display());
     let path = plugin_dir.join("teller");
     std::fs::write(&path, script).unwrap();

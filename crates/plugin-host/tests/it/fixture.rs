@@ -11,7 +11,7 @@ use bowline_testbed::fixture;
 use bowline_testbed::program::{self, Program};
 use serde_json::{Value, json};
 
-/// Which implementation of the fixture plugins.
+/// Implementation of the fixture plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
     /// Built with Velero's framework; version 2 of the snapshotter stands on go-plugin alone.

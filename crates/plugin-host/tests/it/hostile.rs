@@ -1,8 +1,7 @@
-//! A plugin that speaks the protocol and breaks its promises: it answers with bytes that no
-//! framework would send.
+//! A plugin that speaks the protocol and violates it: its answers have bytes that no framework sends.
 //!
 //! It is this test binary, started by a script with the name of an ignored test. The handshake goes
-//! to descriptor 3, since the test harness writes to standard output itself.
+//! to descriptor 3, because the test harness writes to standard output.
 
 use std::fs::Permissions;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! The host, tried on real plugin processes.
+//! The host, with real plugin processes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

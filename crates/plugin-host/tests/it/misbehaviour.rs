@@ -1,5 +1,5 @@
 //! Plugins that break the rules, each in a real process: the call ends with a precise error within
-//! its limit, and the next one works where it can.
+//! its limit, and the next call works if possible.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::fixture::{Fixture, Set, annotation, backup, pick, pod, short_limits, write};
 
-/// Set on the scripts, and so on what they start.
+/// Variable that is set for the scripts and their children.
 const MARK: &str = "BOWLINE_TEST_MARK";
 
 /// A plugin folder with shell scripts in it, beside a plugin that works.
@@ -32,7 +32,7 @@ async fn problems_of(scripts: &[(&str, &str)]) -> Vec<String> {
     let host =
         Host::discover(Options { plugin_dir, environment, limits, ..Options::default() }).await;
     assert_eq!(host.registry().plugins().len(), 10, "what works is not affected");
-    // What the scripts started has ended with them.
+    // The children of the scripts have ended with them.
     let mark = folder.path().display().to_string();
     eventually("no process of a script remains", Duration::from_secs(20), async || {
         let remaining = leftover::processes(MARK, &mark);
@@ -134,7 +134,7 @@ async fn plugin_that_dies_in_a_call_is_restarted_by_the_next_call() {
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     for _ in 0..3 {
         let error = action.execute(&pod(&[("do", "die")]), &backup()).await.unwrap_err();
-        assert!(error.message().ends_with("ended in Execute (exit status: 3)"), "{error}");
+        assert!(error.message().ends_with("exited during Execute (exit status: 3)"), "{error}");
         assert_eq!(error.class(), Class::Transient);
         let output = action.execute(&pod(&[]), &backup()).await.unwrap();
         assert!(annotation(&output.item, "seen-by").is_some());
@@ -161,7 +161,7 @@ async fn failing_hanging_or_dying_init_is_reported() {
     for (key, value, expected) in [
         ("fail", "no such bucket", "no such bucket"),
         ("hang", "true", "no answer to Init within 2 s"),
-        ("die", "true", "ended in Init (exit status: 3)"),
+        ("die", "true", "exited during Init (exit status: 3)"),
     ] {
         let config = fixture.config(&[(key, value)]);
         let store = fixture.host.object_store("fixture.bowline.io/os", config.clone()).await;
@@ -208,7 +208,7 @@ async fn snapshot_call_that_hangs_or_kills_its_plugin_is_reported() {
     let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
     for (volume, expected) in [
         ("hang", "no answer to CreateSnapshot within 2 s"),
-        ("die", "ended in CreateSnapshot (exit status: 3)"),
+        ("die", "exited during CreateSnapshot (exit status: 3)"),
         ("error", "volume error cannot be snapshotted"),
     ] {
         let config = fixture.config(&[]);

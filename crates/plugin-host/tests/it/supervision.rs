@@ -1,4 +1,4 @@
-//! Processes that come and go under the hands of their callers.
+//! Plugin processes that exit and restart during calls.
 
 use std::cell::RefCell;
 use std::fs::Permissions;
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use crate::fixture::{Fixture, Set, backup, pick, pod, short_limits};
 
-/// How long a process may take to start or to end.
+/// Time limit for the start or the end of a process.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The plugin processes that were started for a folder.
@@ -37,7 +37,7 @@ fn processes_in(folder: &Path) -> Vec<Pid> {
         .collect()
 }
 
-/// Kills a process and waits until the host has taken note: only then is its number free.
+/// Kills a process and waits until the host has noticed: only then is its number free.
 async fn kill_and_wait(process: Pid) {
     kill(process, Signal::SIGKILL).unwrap();
     eventually("the process is gone", LIMIT, async || kill(process, None).is_err()).await;
@@ -129,8 +129,9 @@ async fn plugin_killed_repeatedly_under_load_answers_or_reports_why() {
                     }
                     Err(error) => {
                         assert_eq!(error.class(), Class::Transient, "{error}");
-                        let ended = error.message().contains("ended in Execute (signal: 9");
-                        let in_warm_up = error.message().contains("ended in AppliesTo (signal: 9");
+                        let ended = error.message().contains("exited during Execute (signal: 9");
+                        let in_warm_up =
+                            error.message().contains("exited during AppliesTo (signal: 9");
                         let before =
                             error.message().contains("ended before its handshake (signal: 9");
                         let after = error.message().contains("cannot connect to the socket");
@@ -228,7 +229,7 @@ async fn a_plugin_behind_a_script_ends_with_the_script() {
 #[tokio::test]
 async fn plugins_do_not_outlive_a_host_that_is_killed() {
     use tokio::io::{AsyncBufReadExt as _, BufReader};
-    // What the host cannot remove any more is removed with this folder.
+    // Leftovers of the host are removed with this folder.
     let folder = tempfile::tempdir().unwrap();
     let mut host = tokio::process::Command::new(std::env::current_exe().unwrap())
         .env("TMPDIR", folder.path())
@@ -270,7 +271,7 @@ async fn host_with_calls_in_flight() {
     let item = pod(&[("do", "hang")]);
     let in_flight = Arc::clone(&action);
     tokio::spawn(async move { in_flight.execute(&item, &backup()).await });
-    // They share a connection: when this one is answered, the other has arrived.
+    // Both share a connection: when this one is answered, the other has arrived.
     action.execute(&pod(&[("do", "sleep=100")]), &backup()).await.unwrap();
     let pids: Vec<String> = processes(&fixture).iter().map(ToString::to_string).collect();
     println!("plugins {}", pids.join(" "));
@@ -289,7 +290,7 @@ async fn metadata_calls_do_not_wait_for_running_work() {
         tokio::spawn(
             async move { busy.execute(&pod(&[("do", "hang")]), &backup()).await.map(drop) },
         );
-    // The one place for work is taken for ten minutes.
+    // The only permit is in use for ten minutes.
     let metadata_calls = async {
         action.progress(&operation, &backup()).await.unwrap();
         action.cancel(&operation, &backup()).await.unwrap();
@@ -358,7 +359,7 @@ async fn run_can_be_shut_down_while_its_plugin_hangs_at_start() {
     let script = fixture.plugin_dir().join("fixture");
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
-    // Since it was listed, the binary has become one that says nothing.
+    // Since its listing, the binary was replaced by one that reports nothing.
     let started = fixture.plugin_dir().join("started");
     let hanging = format!("#!/bin/sh\n: > '{}'\nexec sleep 600\n", started.display());
     std::fs::remove_file(&script).unwrap();
@@ -417,7 +418,7 @@ async fn plugin_logs_keep_plugin_name_and_level() {
         .unwrap();
     // Statements that were reached while the subscriber was being installed are asked again.
     tracing::callsite::rebuild_interest_cache();
-    // This test runs on one thread, and so do the tasks of its host.
+    // This test and the tasks of its host run on one thread.
     CAPTURED_LINES.set(Some(Vec::new()));
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();

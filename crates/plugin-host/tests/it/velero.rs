@@ -1,4 +1,4 @@
-//! A plugin on our SDK, run by Velero itself.
+//! A plugin that is built with our SDK, run by Velero.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Set, annotation};
 
-/// What a command that reads a file prints.
+/// Output of a command that reads a file.
 fn read(program: &str, arguments: &[&str], file: &Path) -> Vec<u8> {
     let output = Command::new(program).args(arguments).arg(file).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -55,7 +55,7 @@ async fn velero_runs_both_action_versions_of_the_sdk() {
     let backups: Api<Backup> = Api::namespaced(client, velero::NAMESPACE);
     let status = backups.get("one").await.unwrap().status.unwrap_or_default();
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
-    // Velero lists a name in both versions twice, and runs the newest of it each time.
+    // Velero lists a name in both versions twice, and runs its newest version each time.
     assert_eq!(status.backup_item_operations_completed, 3, "of `bia-v2`, and two of `both`");
 
     let folder = velero.bucket().join("backups/one");

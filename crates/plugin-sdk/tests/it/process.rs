@@ -1,4 +1,4 @@
-//! The example binary and processes of it.
+//! The example binary as a process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -75,7 +75,7 @@ impl Process {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), signal).unwrap();
     }
 
-    /// Waits for its end, which must be a good one and come soon. Returns what it logged.
+    /// Waits for a clean and early end. Returns the log.
     pub(crate) async fn wait_for_end(mut self) -> Vec<Value> {
         let end = tokio::time::timeout(Duration::from_secs(2), self.child.wait()).await;
         assert!(end.expect("it ends in time").unwrap().success());

@@ -1,4 +1,4 @@
-//! That every method tells its errors, whatever they are.
+//! Errors of every method, unchanged.
 
 use bowline_plugin::{
     BackupItemAction, Code, DeleteItemAction, Error, ItemBlockAction, Name, ObjectStore,
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::fake::{Behaviour, Fake, item, name, serve_fake};
 use crate::values::{backup, restore};
 
-/// Calls every method there is on the wire, and collects their errors.
+/// Calls every method of the protocol, and collects the errors.
 async fn errors_of_all_methods(
     connection: &Connection,
     name: &Name,

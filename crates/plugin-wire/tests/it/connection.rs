@@ -1,4 +1,4 @@
-//! The life of a connection and of the process behind it.
+//! Lifetime of a connection and of its process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::fake::{Behaviour, Fake, item, name, serve, serve_fake};
 use crate::values::backup;
 
-/// Never comes back, and tells when it begins and when it is dropped.
+/// Never returns, and reports when it starts and when it is dropped.
 struct NeverReturns(mpsc::UnboundedSender<&'static str>);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! A plugin of all kinds that says what it is told to say and remembers what it was asked.
+//! A plugin of all kinds that answers as configured and records its calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
-/// What happens in every call.
+/// Behaviour of every call.
 #[derive(Default)]
 pub(crate) enum Behaviour {
     /// The answer of this module.
     #[default]
     Answer,
-    /// This error.
+    /// Return this error.
     Fail(Error),
     /// A panic.
     Panic,
@@ -42,7 +42,7 @@ impl Fake {
         Arc::new(Self { behaviour, ..Self::default() })
     }
 
-    /// What was asked since the last time.
+    /// Calls since the last call of this function.
     pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock())
     }
@@ -78,7 +78,7 @@ pub(crate) async fn serve(plugins: Plugins) -> Plugin {
     Plugin { connection, serving, folder }
 }
 
-/// Serves one fake as every kind and version. As version 1 it does only what that can tell.
+/// Serves one fake as every kind and version. As version 1 it has only the features of version 1.
 pub(crate) async fn serve_fake(fake: &Arc<Fake>) -> Plugin {
     let mut plugins = Plugins::new("/plugins/fake");
     plugins.item_block_action(name(), fake.clone()).unwrap();
@@ -223,7 +223,7 @@ impl RestoreItemAction for Fake {
     }
 }
 
-/// The same without what version 1 cannot tell.
+/// The same without fields that version 1 lacks.
 struct Version1(Arc<Fake>);
 
 #[async_trait]

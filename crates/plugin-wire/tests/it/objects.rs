@@ -1,4 +1,4 @@
-//! Objects on their way: in bounded memory, and whole or not at all.
+//! Transfers of objects: in bounded memory, complete or not at all.
 
 use std::io;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ const MIB: usize = 1 << 20;
 /// The largest piece that either side sends.
 const CHUNK: usize = 256 << 10;
 
-/// What may be on its way when the reader stands still: windows and buffers of both sides.
+/// Bytes in flight when the reader stops: windows and buffers of both sides.
 const IN_FLIGHT: usize = 16 * MIB;
 
-/// What became of a put.
+/// Outcome of a put.
 #[derive(Debug, PartialEq, Eq)]
 enum PutOutcome {
     Stored { bytes: usize, largest_piece: usize },
     Broken(String),
 }
 
-/// A store that reads an object only when it may, in a task of its own, so that it goes on reading
-/// when the call is dropped, as a careless plugin would.
+/// A store that reads an object only when allowed, in a task of its own, so that it continues to
+/// read when the call is dropped, as a careless plugin would.
 struct SlowStore {
     may_read: Arc<Semaphore>,
     /// Number of pieces that have arrived.
@@ -99,7 +99,7 @@ impl ObjectStore for SlowStore {
     }
 }
 
-/// An object of so many pieces of a megabyte, and how many bytes of it have been taken.
+/// An object of this many pieces of a megabyte, and the number of its bytes that have been read.
 fn counted_body(pieces: usize, bytes_taken: Arc<AtomicUsize>) -> ByteStream {
     Box::pin(stream::iter(0..pieces).map(move |_| {
         bytes_taken.fetch_add(MIB, Ordering::SeqCst);
@@ -119,7 +119,7 @@ async fn wait_until_stable(number: &AtomicUsize) -> usize {
     last
 }
 
-/// A store, and what it does.
+/// A store, and its behaviour.
 struct ObjectTest {
     store: client::ObjectStore,
     may_read: Arc<Semaphore>,
@@ -183,7 +183,7 @@ async fn source_error_is_reported_and_nothing_is_stored() {
         let mut test = start(1 << 20).await;
         let good = stream::iter(0..good_pieces).map(|_| Ok(Bytes::from_static(b"piece")));
         let bad = stream::iter([Err(io::Error::other("the disk cannot be read"))]);
-        // What follows an error must not be sent either.
+        // Data after an error must not be sent either.
         let body = good.chain(bad).chain(stream::iter([Ok("end".into())]));
         let error = test.store.put_object("b", "k", Box::pin(body)).await.unwrap_err();
         assert_eq!(error.message(), "the disk cannot be read");

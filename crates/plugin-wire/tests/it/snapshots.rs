@@ -1,4 +1,4 @@
-//! A snapshotter of version 2 for hosts that know version 1 only.
+//! A version 2 snapshotter for hosts that know only version 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use bowline_plugin::{
 use bowline_plugin_wire::server::v1_with_upload;
 use parking_lot::Mutex;
 
-/// Says what is written in its script, and keeps a calls.
+/// Answers from its script, and records the calls.
 struct ScriptedSnapshotter {
     progress: Mutex<Vec<Result<State>>>,
     upload: Result<()>,
@@ -79,7 +79,7 @@ impl VolumeSnapshotter for ScriptedSnapshotter {
     }
 }
 
-/// Creates a snapshot, and returns what came of it and what was done.
+/// Creates a snapshot, and returns the outcome and the calls.
 async fn create_with_script(
     progress: Vec<Result<State>>,
     upload: Result<()>,

@@ -1,4 +1,4 @@
-//! That every value arrives, in both directions.
+//! Every value arrives, in both directions.
 
 use bowline_api::{Backup, Restore};
 use bowline_plugin::{

@@ -18,18 +18,19 @@
 //! Failures are recorded in the request, which is then `Processed` and removed after a day, as in Velero. A new request
 //! retries all steps. So does a server that finds a request `InProgress` when it starts.
 
+mod answer;
 mod earlier_attempts;
 mod locks;
 mod marker;
 mod owned_objects;
 mod possession_index;
+mod prepare;
 mod restores;
 mod step;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::delete_backup_request::DeleteBackupRequestPhase;
 use bowline_api::{
     Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest, VolumePluginBackup,
     annotation, label,
@@ -37,34 +38,35 @@ use bowline_api::{
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::delete::{
-    self, Deadlines, DeletionFacts, DeletionJob, DeletionPlan, DeletionResult, DeletionVerdict,
-    FileOwnership, InventoryError, OpenSnapshotters, Scope, SharedSnapshot,
+    self, Deadlines, DeletionFacts, DeletionJob, DeletionResult, DeletionVerdict, FileOwnership,
+    Scope,
 };
-use bowline_engine::download::DownloadError;
 use bowline_engine::failpoint::{self, Failpoint};
-use bowline_store::{BackupName, BackupStore};
+use bowline_store::BackupName;
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::Mutex;
 use tracing::Instrument as _;
 
+use self::answer::requested_uid;
 use self::earlier_attempts::EarlierAttempts;
 use self::locks::DeletionLocks;
 use self::marker::{DeletionMarker, phase_before_deletion};
-use self::possession_index::{PossessionIndex, UnknownPossessions};
+use self::possession_index::PossessionIndex;
+use self::prepare::PreparedDeletion;
 use self::step::RequestStep;
-use super::lookup::{OpenError, RefusedRequest, lookup, open, split_refusal};
+use super::lookup::lookup;
 use super::operations::is_canceled;
 use super::period::Due;
 use super::{run, timed_plugins};
-use crate::error_text::{status_message, truncate_text};
+use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::metrics::Deletion;
+use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
-use crate::{patch, unlisted_plugins};
 
 const CONCURRENT_DELETIONS: u16 = 8;
 /// Interval between checks of a backup that was asked to stop.
@@ -73,8 +75,6 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of times that a deletion is started without an observed end.
 const MAX_ATTEMPTS: u32 = 4;
-/// Velero's prefix for the reason why a deletion cannot start.
-const FAILURE_PREFIX: &str = "backup deletion failed";
 
 /// Deletes backups until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
@@ -103,35 +103,6 @@ enum DeletionError {
     Api(#[from] kube::Error),
 }
 
-/// Reason why a backup cannot be deleted. The text ends up in the status of the request.
-#[derive(Debug, thiserror::Error)]
-enum PrepareError {
-    #[error("error getting the backup store")]
-    OpenStore(#[source] OpenError),
-    #[error(transparent)]
-    ReadInventory(InventoryError),
-    #[error("cannot read the list of CSI snapshots of the backup")]
-    ReadCsiInventory(#[source] DownloadError),
-    #[error("cannot list the objects that belong to the backup")]
-    FindOwnedObjects(#[source] RefusedRequest),
-    #[error(transparent)]
-    Possessions(UnknownPossessions),
-    #[error(transparent)]
-    ListBackups(RefusedRequest),
-    #[error("{}", .0.join("; "))]
-    Objections(Vec<String>),
-}
-
-impl PrepareError {
-    /// One message for each reason.
-    fn into_messages(self) -> Vec<String> {
-        match self {
-            Self::Objections(reasons) => reasons,
-            error => vec![status_message(&error)],
-        }
-    }
-}
-
 struct Controller {
     context: Arc<Context>,
     /// All requests that the watch knows of.
@@ -141,20 +112,6 @@ struct Controller {
     /// See [`PreparedDeletion::planned_alone`].
     planning: Arc<Mutex<()>>,
     earlier: EarlierAttempts,
-}
-
-/// A backup that is about to be deleted.
-struct PreparedDeletion {
-    backup: Backup,
-    name: BackupName,
-    store: BackupStore,
-    plan: DeletionPlan,
-    snapshotters: OpenSnapshotters,
-    /// VolumePluginBackups in the cluster.
-    reports: Vec<VolumePluginBackup>,
-    /// Held from the time at which the other backups are checked for what they name until this backup is `Deleting`,
-    /// and so no longer keeps anything: two backups deleted at once would each keep for the other what both name.
-    planned_alone: Option<OwnedMutexGuard<()>>,
 }
 
 impl Controller {
@@ -373,157 +330,6 @@ impl Controller {
         }
     }
 
-    /// Answers a request made by retention for a backup that is being restored.
-    async fn answer_in_use(
-        &self,
-        request: &DeleteBackupRequest,
-        restore: &str,
-    ) -> Result<Requeue, DeletionError> {
-        let reason = format!(
-            "the backup has expired and is in use by restore {restore}; its deletion is retried later"
-        );
-        self.answer_refused(request, None, vec![reason]).await
-    }
-
-    /// Answers a request whose deletion was started too often.
-    async fn give_up(
-        &self,
-        request: &DeleteBackupRequest,
-        backup: &Backup,
-        attempts: u32,
-    ) -> Result<Requeue, DeletionError> {
-        // Retention would ask again in an hour. A user who asks again has looked into it.
-        self.note_gave_up(backup, true).await?;
-        self.marker().unmark(backup).await?;
-        let reason = format!(
-            "the server stopped {attempts} times while it deleted the backup; check the files of \
-             the backup in the bucket and the memory limit of the server before you request the \
-             deletion again"
-        );
-        self.answer_refused(request, Some(backup), vec![reason]).await
-    }
-
-    /// Records on a Backup that retention has given up on it, or no longer has.
-    async fn note_gave_up(&self, backup: &Backup, gave_up: bool) -> kube::Result<()> {
-        if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) == gave_up {
-            return Ok(());
-        }
-        let annotations = json!({ annotation::RETENTION_GAVE_UP: gave_up.then_some("true") });
-        let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
-        let api = self.context.api::<Backup>();
-        match patch::patch(&api, &backup.name_any(), None, change).await {
-            Err(error) if !patch::is_not_found(&error) => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Saves on a request the number of times that its deletion was started.
-    async fn save_attempts(
-        &self,
-        request: &DeleteBackupRequest,
-        attempts: u32,
-    ) -> kube::Result<()> {
-        self.annotate(request, annotation::DELETION_ATTEMPTS, &attempts.to_string()).await
-    }
-
-    /// Saves on a request, once, the time at which its backup was asked to stop.
-    async fn save_stop_request(&self, request: &DeleteBackupRequest) -> kube::Result<()> {
-        if request.annotations().contains_key(annotation::STOP_ASKED) {
-            return Ok(());
-        }
-        self.annotate(request, annotation::STOP_ASKED, &Timestamp::now().to_string()).await
-    }
-
-    async fn annotate(
-        &self,
-        request: &DeleteBackupRequest,
-        key: &str,
-        value: &str,
-    ) -> kube::Result<()> {
-        let annotations = json!({ key: value });
-        let change = json!({ "metadata": { "uid": request.uid(), "annotations": annotations } });
-        let api = self.context.api::<DeleteBackupRequest>();
-        match patch::patch(&api, &request.name_any(), None, change).await {
-            Err(error) if !patch::is_not_found(&error) => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Finds out what there is to delete, or why it cannot be deleted. Changes nothing.
-    async fn prepare(
-        &self,
-        backup: &Backup,
-        name: &BackupName,
-        location: &Lookup<BackupStorageLocation>,
-    ) -> kube::Result<Result<PreparedDeletion, PrepareError>> {
-        let Controller { context, .. } = self;
-        let store = match open(context, location).await {
-            Ok(store) => store,
-            Err(error) => return Ok(Err(PrepareError::OpenStore(error))),
-        };
-        let mut holdings = match delete::read_inventory(&store, name).await {
-            Ok(holdings) => holdings,
-            Err(error) => return Ok(Err(PrepareError::ReadInventory(error))),
-        };
-        let (scratch, limits) = (&context.options.scratch_dir, context.options.unpack_limits);
-        if let Err(error) =
-            delete::read_csi_inventory(&store, name, backup, scratch, limits, &mut holdings).await
-        {
-            return Ok(Err(PrepareError::ReadCsiInventory(error)));
-        }
-        let found = match split_refusal(owned_objects::find_owned(context, name).await)? {
-            Ok(found) => found,
-            Err(refusal) => return Ok(Err(PrepareError::FindOwnedObjects(refusal))),
-        };
-        let reports = found.volume_plugin_backups.clone();
-        holdings.pod_volume_backups.extend(found.pod_volume_backups);
-        holdings.volume_plugin_backups.extend(found.volume_plugin_backups);
-        holdings.data_uploads.extend(found.data_uploads);
-        let mut plan = match delete::plan_deletion(backup, &holdings) {
-            Ok(plan) => plan,
-            Err(objections) => return Ok(Err(PrepareError::Objections(objections.messages()))),
-        };
-        let missing = unlisted_plugins::deletion_objections(context.host.registry().unlisted());
-        if plan.files == FileOwnership::Own && !missing.is_empty() {
-            return Ok(Err(PrepareError::Objections(missing)));
-        }
-        let mut planned_alone = None;
-        if !plan.snapshots.is_empty() || !plan.csi.is_empty() {
-            planned_alone = Some(Arc::clone(&self.planning).lock_owned().await);
-            let of_others = match split_refusal(self.possessions.of_others(context, backup).await)?
-            {
-                Ok(Ok(possessions)) => possessions,
-                Ok(Err(error)) => return Ok(Err(PrepareError::Possessions(error))),
-                Err(refusal) => return Ok(Err(PrepareError::ListBackups(refusal))),
-            };
-            let shared = match delete::exclude_shared(&mut plan, &of_others) {
-                Ok(shared) => shared,
-                Err(objections) => return Ok(Err(PrepareError::Objections(objections.messages()))),
-            };
-            for SharedSnapshot { snapshot, other_backup: by } in shared {
-                tracing::warn!(snapshot, "snapshot kept: backup {by} refers to it as well");
-            }
-        }
-        let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-        if let Err(objections) = delete::check_csi_ready(&cluster, &mut plan.csi).await {
-            return Ok(Err(PrepareError::Objections(objections.messages())));
-        }
-        let deadlines = Deadlines::default();
-        let opened =
-            delete::open_snapshotters(&*context.snapshotters, &plan.snapshots, &deadlines).await;
-        let (backup, name) = (backup.clone(), name.clone());
-        let prepared = opened.map(|snapshotters| PreparedDeletion {
-            backup,
-            name,
-            store,
-            plan,
-            snapshotters,
-            reports,
-            planned_alone,
-        });
-        Ok(prepared.map_err(|objections| PrepareError::Objections(objections.messages())))
-    }
-
     /// Deletes everything but the Backup itself.
     async fn delete_contents(&self, going: &PreparedDeletion) -> kube::Result<DeletionResult> {
         let Controller { context, .. } = self;
@@ -561,95 +367,12 @@ impl Controller {
         }
         Ok(delete::delete_files(store, name).await)
     }
-
-    /// Marks a request as in progress, with the uid of its backup.
-    async fn mark_in_progress(
-        &self,
-        request: &DeleteBackupRequest,
-        backup: &Backup,
-    ) -> kube::Result<()> {
-        let name = label::value(&request.spec.backup_name).into_owned();
-        let change = json!({
-            "metadata": {
-                "uid": request.uid(),
-                "labels": { label::BACKUP_NAME: name, label::BACKUP_UID: backup.uid() },
-            },
-            "status": { "phase": DeleteBackupRequestPhase::InProgress, "errors": null },
-        });
-        let api = self.context.api::<DeleteBackupRequest>();
-        patch::patch(&api, &request.name_any(), None, change).await.map(drop)
-    }
-
-    /// Answers a request for which nothing was done, with Velero's messages.
-    async fn answer_refused(
-        &self,
-        request: &DeleteBackupRequest,
-        backup: Option<&Backup>,
-        reasons: Vec<String>,
-    ) -> Result<Requeue, DeletionError> {
-        let reasons = reasons.iter().map(|reason| format!("{FAILURE_PREFIX}: {reason}")).collect();
-        self.answer_failed(request, backup, reasons).await
-    }
-
-    /// Answers a request that was not fulfilled, or only in part.
-    async fn answer_failed(
-        &self,
-        request: &DeleteBackupRequest,
-        backup: Option<&Backup>,
-        errors: Vec<String>,
-    ) -> Result<Requeue, DeletionError> {
-        tracing::warn!("the backup could not be deleted: {}", errors.join("; "));
-        let errors: Vec<String> = errors.into_iter().map(truncate_text).collect();
-        let api = self.context.api::<DeleteBackupRequest>();
-        let status = json!({ "phase": DeleteBackupRequestPhase::Processed, "errors": errors });
-        if patch::patch_status_of(&api, request, status).await?.is_none() {
-            return Ok(Requeue::OnChange);
-        }
-        if let Some(backup) = backup {
-            self.context.events.publish(backup, Milestone::NotDeleted).await;
-        }
-        Ok(Requeue::After(step::MAX_AGE))
-    }
-
-    /// Removes a fulfilled request, and all others for the deleted Backup.
-    async fn delete_requests(
-        &self,
-        request: &DeleteBackupRequest,
-        uid: Option<&str>,
-    ) -> Result<Requeue, DeletionError> {
-        let api = self.context.api::<DeleteBackupRequest>();
-        for other in self.other_requests(request) {
-            // A request for another Backup of the same name is not fulfilled by this deletion.
-            if requested_uid(&other).is_none_or(|wanted| Some(wanted) == uid) {
-                patch::delete_by_uid(&api, &other).await?;
-            }
-        }
-        patch::delete_by_uid(&api, request).await?;
-        Ok(Requeue::OnChange)
-    }
-
-    /// Other requests for the same backup.
-    fn other_requests(&self, request: &DeleteBackupRequest) -> Vec<Arc<DeleteBackupRequest>> {
-        let is_like = |other: &Arc<DeleteBackupRequest>| {
-            let (wanted, its) = (requested_uid(request), requested_uid(other));
-            other.spec.backup_name == request.spec.backup_name
-                && other.uid() != request.uid()
-                // A request for another Backup of the same name gets its own answer.
-                && (its.is_none() || wanted.is_none() || its == wanted)
-        };
-        self.requests.state().into_iter().filter(is_like).collect()
-    }
 }
 
 /// Timeouts for the parts of a deletion; that of action calls is set by a flag of the server.
 fn deadlines(call: Option<Duration>) -> Deadlines {
     let deadlines = Deadlines::default();
     Deadlines { execute: call.unwrap_or(deadlines.execute), ..deadlines }
-}
-
-/// Uid of the Backup that a request was made for, if set.
-fn requested_uid(request: &DeleteBackupRequest) -> Option<&str> {
-    request.labels().get(label::BACKUP_UID).map(String::as_str).filter(|uid| !uid.is_empty())
 }
 
 /// Location of a backup; none if the backup names none.

@@ -78,7 +78,7 @@ fn every_milestone_has_an_event_type_reason_and_note() {
             Milestone::OperationsStarted { count: 1 },
             Normal,
             "OperationsStarted",
-            "waiting for 1 operation of plugins",
+            "waiting for 1 plugin operation",
             "OperationsStarted",
         ),
         (

@@ -65,7 +65,7 @@ pub enum PageDefect {
     #[error("the annotation does not name {0}")]
     Run(String),
     /// It has binary data that a page does not have.
-    #[error("there is binary data with the unexpected key {0:?}")]
+    #[error("the binary data has the unexpected key {0:?}")]
     BinaryData(String),
     /// It has no records.
     #[error("the page is empty")]

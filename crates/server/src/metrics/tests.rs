@@ -186,7 +186,7 @@ fn plugin_calls_runs_and_freeze_windows_are_exported() {
         "# TYPE bowline_runs_ended counter",
         r#"bowline_runs_ended_total{kind="backup",phase="Completed"} 1"#,
         r#"bowline_runs_ended_total{kind="restore",phase="PartiallyFailed"} 1"#,
-        // Also outcomes that have not occurred, so that the first one shows as an increase.
+        // Including outcomes that have not occurred, so that the first one shows as an increase.
         r#"bowline_runs_ended_total{kind="backup",phase="Failed"} 0"#,
         r#"bowline_freeze_window_seconds_bucket{le="2.5"} 0"#,
         r#"bowline_freeze_window_seconds_bucket{le="5.0"} 1"#,

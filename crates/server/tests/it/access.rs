@@ -1,5 +1,5 @@
-//! Servers with the rights of `bowline install --profile backup-only`, and no others: they do all but
-//! restore.
+//! Servers with the permissions of `bowline install --profile backup-only`: they do everything but
+//! restores.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn backup_only(plane: &ControlPlane, user: &str, namespace: &str) -> PathB
     account(user, namespace, Profile::BackupOnly).open(plane).await.unwrap()
 }
 
-/// Asserts that a restore was refused for what the server may not do, with what to do about it.
+/// Asserts that a restore was refused for missing permissions, with a hint.
 fn assert_refused_with_hint(restore: &Restore) {
     let status = restore.status.clone().unwrap_or_default();
     assert_eq!(status.phase, Some(RestorePhase::FailedValidation), "{status:?}");
@@ -70,7 +70,7 @@ async fn backup_only_server_does_everything_but_restores() {
     world.delete::<Schedule>("nightly").await;
     world.until_gone::<Backup>(&scheduled_backup.name_any()).await;
 
-    // The record alone is deleted, and comes back from the bucket.
+    // Only the resource is deleted, and the sync recreates it from the bucket.
     world.delete::<Backup>("b").await;
     let synced = world.until::<Backup>("b", is_over_or_deleting).await;
     assert_eq!(phase(&synced), "Completed");

@@ -1,4 +1,4 @@
-//! Backups by a server at work, on a real API server and in real buckets.
+//! Backups by a running server, on a real API server and in real buckets.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ async fn concurrent_backups_end_and_share_no_namespace() {
     let phase = |backup: &Backup| backup.status.as_ref().and_then(|status| status.phase.clone());
     let mut side_by_side = 0;
     let ended = eventually("all backups have ended", async || {
-        // One list is one moment.
+        // One list shows one moment.
         let backups = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
         let runs_in = |app: &str| {
             let runs = backups.iter().filter(|backup| {
@@ -137,7 +137,7 @@ async fn concurrent_backups_end_and_share_no_namespace() {
 #[tokio::test]
 async fn missing_bucket_fails_the_backup_and_leaves_nothing() {
     let mut world = World::start_with("gone", |options| {
-        // So that the location is still believed in.
+        // The location must still count as available.
         options.store_validation_frequency = Duration::from_hours(1);
     })
     .await;
@@ -225,7 +225,7 @@ async fn interrupted_runs_are_resumed_or_ended() {
 async fn crashing_plugin_fails_its_item_and_its_output_is_logged() {
     let mut world = World::without_server("plugins").await;
     world.install_fixture().await;
-    // One block at a time, so that the one that kills the plugin kills no other's call.
+    // One block at a time, so that a killed plugin interrupts no other call.
     let options = bowline_server::Options { item_block_worker_count: 1, ..world.options() };
     world.run(options);
     let store = world.filesystem_location("default").await;

@@ -1,5 +1,5 @@
-//! One control plane and one S3 server for all tests of this binary; for each test a namespace of
-//! its own, with a server at work in it.
+//! One control plane and one S3 server for all tests of this binary. Each test has its own
+//! namespace, with a running server.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take. The machine may be compiling beside us.
+/// Time limit of a step. The machine may be busy with a compiler.
 pub(crate) const LIMIT: Duration = Duration::from_mins(2);
 /// The sets of fixture plugins: built with Velero's framework, and with our SDK.
 pub(crate) const SETS: [&str; 2] = ["go", "sdk"];
@@ -42,7 +42,7 @@ const SHOW_LOG: &str = "BOWLINE_TEST_LOG";
 /// and no others.
 pub(crate) const SERVER: &str = "bowline";
 
-/// What the tests share. It is never dropped: everything ends with this process.
+/// Shared parts of the tests. They are never dropped: everything ends with this process.
 pub(crate) struct Shared {
     pub(crate) s3: S3,
     plane: ControlPlane,
@@ -50,12 +50,12 @@ pub(crate) struct Shared {
     pub(crate) server: PathBuf,
 }
 
-/// The shared control plane and S3 server, started by whoever asks first.
+/// The shared control plane and S3 server, started by the first test that needs them.
 pub(crate) fn shared() -> &'static Shared {
     static SHARED: OnceLock<Shared> = OnceLock::new();
     test_deadline();
     SHARED.get_or_init(|| {
-        // What starts them must outlive the runtime of the test that asks.
+        // The runtime that starts them must outlive the runtime of the test.
         let start = || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             let shared = runtime.block_on(Shared::start());
@@ -116,7 +116,7 @@ impl Shared {
     }
 }
 
-/// A server as it is installed in a namespace with a profile.
+/// A server as installed in a namespace with a profile.
 pub(crate) fn account(user: &str, namespace: &str, profile: Profile) -> Account {
     Account {
         user: user.to_owned(),
@@ -126,7 +126,7 @@ pub(crate) fn account(user: &str, namespace: &str, profile: Profile) -> Account 
     }
 }
 
-/// How a server reaches a cluster of its own, with the rights of the full profile.
+/// Client configuration of a server in its own cluster, with the permissions of the full profile.
 pub(crate) async fn server_of(plane: &ControlPlane, namespace: &str) -> Client {
     let kubeconfig = account(SERVER, namespace, Profile::Full).open(plane).await.unwrap();
     kubeconfig::client(&kubeconfig).await.unwrap()
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// What a server for this namespace is told.
+    /// Options of a server for this namespace.
     pub(crate) fn options(&self) -> Options {
         Options {
             namespace: self.namespace.clone(),
@@ -214,7 +214,7 @@ impl World {
         self.run_as(shared().server.clone(), options, between);
     }
 
-    /// The same, as somebody else.
+    /// The same, as another user.
     pub(crate) fn run_as(
         &mut self,
         kubeconfig: PathBuf,
@@ -273,7 +273,7 @@ impl World {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Creates an object of which kind and namespace need not be said.
+    /// Creates an object. Kind and namespace may be missing.
     pub(crate) async fn create<K>(&self, object: Value) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -410,7 +410,7 @@ impl World {
         BackupStore::new(opened, self.bucket(name), &Prefix::new("p").unwrap())
     }
 
-    /// Whether a server was started here, and not waited for.
+    /// True if a server was started here, and not waited for.
     pub(crate) fn is_running(&self) -> bool {
         self.server.is_some()
     }
@@ -431,7 +431,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.stop.cancel();
-        // It uses the folders, which go next. A server that hangs shows in another test.
+        // The server uses the folders, which are removed next. A server that hangs fails in another test.
         if let Some(mut server) = self.server.take() {
             let deadline = std::time::Instant::now() + LIMIT;
             while let Err(oneshot::error::TryRecvError::Empty) = server.try_recv() {
@@ -449,12 +449,12 @@ pub(crate) fn filesystem_spec(bucket: &str) -> Value {
     json!({"provider": "filesystem", "objectStorage": {"bucket": bucket}})
 }
 
-/// Whether a location was found to be usable.
+/// True if a location is `Available`.
 pub(crate) fn is_available(location: &BackupStorageLocation) -> bool {
     phase(location) == Some(&LocationPhase::Available)
 }
 
-/// Whether a location was found to be unusable.
+/// True if a location is `Unavailable`.
 pub(crate) fn is_unavailable(location: &BackupStorageLocation) -> bool {
     phase(location) == Some(&LocationPhase::Unavailable)
 }

@@ -1,4 +1,4 @@
-//! Runs that their users do not want any more, cancelled at each phase.
+//! Runs that users cancel at each phase.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::operations::{OperationWorld, key};
 use crate::support::runs::{Run, condition, is_over, is_waiting, phase, phases, status_field};
 
 const REASON: &str = "canceled: the run was canceled by the user";
-/// How long plugins that do as they are told may keep a cancelled run.
+/// Longest time for which obedient plugins may keep a canceled run.
 const MAX_CANCEL_TIME: Duration = Duration::from_secs(20);
 
 fn cancel_annotation() -> Value {
@@ -38,7 +38,7 @@ fn assert_canceled<K: Run>(run: &K) {
     assert!(!status_field(run, "completionTimestamp").is_null());
 }
 
-/// Cancels it, and that it is said while it is done.
+/// Cancels a run, and checks that this is shown meanwhile.
 async fn canceled_in<K: Run>(trial: &OperationWorld, created: &K, in_phase: &str) -> K {
     let name = created.name_any();
     let since = cancel::<K>(trial, &name).await;
@@ -139,7 +139,7 @@ async fn canceled_operations_get_a_grace_period_and_are_reported() {
     trial.world.patch::<Backup>("b", again.clone()).await;
     cancel::<Backup>(&trial, "b").await;
     let last = trial.world.until::<Backup>("b", is_over).await;
-    // What hangs is given up.
+    // A hanging call is abandoned.
     assert!((28..45).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
     assert_canceled(&last);
     assert_eq!(status_field(&last, "errors"), 5, "one for each operation, and the cancel");
@@ -161,7 +161,7 @@ async fn canceled_operations_get_a_grace_period_and_are_reported() {
              may continue: the plugin has not answered within 20 s";
         assert_eq!(errors[&hangs], expected(&hangs, reason));
     }
-    // It is over, and stays as it is.
+    // The run has ended, and does not change.
     trial.world.patch::<Backup>("b", again).await;
     cancel::<Backup>(&trial, "b").await;
     trial.until_journals_removed().await;
@@ -208,7 +208,7 @@ async fn waiting_restores_are_canceled_and_finished_ones_are_not() {
 #[tokio::test]
 async fn finalizing_backup_can_be_canceled() {
     let trial = OperationWorld::start("cancel-finish").await;
-    // It is stored once more at the end, which takes its time.
+    // The item is stored again at the end, which takes time.
     let orders = json!({
         key("sdk", "do"): "sleep=3000,operation=0",
         key("sdk", "post-operation"): format!("persistentvolumeclaims/{}/slow", trial.app),

@@ -171,7 +171,7 @@ async fn assert_unready_snapshot_times_out(stage: &CsiScenario) {
     stage.csi.set_switches(&Switches::default()).unwrap();
 }
 
-/// Of a backup that is cancelled no snapshot is left.
+/// A canceled backup leaves no snapshot.
 async fn assert_canceled_backup_leaves_no_snapshot(stage: &CsiScenario) {
     let before = stage.csi.snapshots().unwrap();
     stage.claims("cancel", &["cancel-0", "cancel-1"]).await;
@@ -231,7 +231,7 @@ async fn assert_group_snapshot(stage: &CsiScenario) {
     assert_group_deleted_with_backup(stage, "group", &before).await;
 }
 
-/// A claim whose driver has no class is told.
+/// A claim whose driver has no class is reported.
 async fn assert_missing_class_is_reported(stage: &CsiScenario) {
     stage.claims("none", &["lonely"]).await;
     let classes = stage.api("VolumeSnapshotClass");

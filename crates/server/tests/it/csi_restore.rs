@@ -1,4 +1,4 @@
-//! Restores from the snapshots of a CSI driver, and their deletion, by the real controllers.
+//! Restores from CSI snapshots, and the deletion of the snapshots, by the real controllers.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ use crate::support::csi::{APP, CsiScenario, run_csi_scenario};
 use crate::support::runs::{is_over, phase};
 
 impl CsiScenario {
-    /// Backs claims up, all of whose snapshots are taken.
+    /// Backs up claims, and checks that all snapshots are created.
     async fn back_up_claims(&self, name: &str, group: &str) {
         self.back_up(name, group, json!({})).await;
         let backup = self.backup(name, is_over).await;
@@ -159,7 +159,7 @@ async fn claims_are_restored_from_csi_snapshots_which_are_deleted_with_their_bac
     Box::pin(acts).await;
 }
 
-/// Claims come back with their data, as what they were and as copies beside it.
+/// Claims are restored with their data, in place and as copies.
 async fn assert_claims_restored_with_data(stage: &CsiScenario) {
     let names = ["orders", "log"];
     let folders = stage.claims("db", &names).await;
@@ -221,7 +221,7 @@ async fn assert_claims_restored_with_data(stage: &CsiScenario) {
         assert_eq!(content["spec"]["deletionPolicy"], "Retain");
         assert_eq!(content["metadata"]["name"], content["spec"]["volumeSnapshotRef"]["name"]);
     }
-    // Those that are there stay as they are, and nothing is made for them.
+    // Existing claims are unchanged, and nothing is created for them.
     let status = stage.restore("again", json!({}), json!({"backupName": "db"})).await;
     assert_eq!(
         status.phase,
@@ -232,8 +232,8 @@ async fn assert_claims_restored_with_data(stage: &CsiScenario) {
     assert_eq!(status.restore_item_operations_attempted, 0);
 }
 
-/// A claim whose volume cannot be made is told with the driver's reason; one that a pod must want
-/// first is not waited for.
+/// A claim whose volume cannot be created is reported with the driver's reason; a claim that waits for its first
+/// consumer is not waited for.
 async fn assert_unready_claims_are_reported(stage: &CsiScenario) {
     stage.claims("ready", &["bad", "good"]).await;
     stage.back_up_claims("ready", "ready").await;
@@ -354,11 +354,11 @@ async fn assert_snapshots_deleted_with_backup(stage: &CsiScenario) {
     assert_eq!(stage.delete("ready", "unstuck").await, [""; 0]);
     let remaining = stage.csi.snapshots().unwrap();
     assert_eq!(remaining.len(), 2);
-    // One that is gone from the storage already is no error.
+    // A snapshot that is already gone from the storage is no error.
     stage.delete_from_storage(&remaining[0]);
     assert_eq!(stage.delete("db", "all").await, [""; 0]);
     assert_eq!(stage.csi.snapshots().unwrap(), [""; 0]);
-    // What restores made stays, and so do the volumes.
+    // Objects of restores stay, and so do the volumes.
     assert!(!stage.objects("VolumeSnapshotContent").await.is_empty());
     let (_, folder) = stage.volume_in("copy", "orders").await;
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before");
@@ -394,7 +394,7 @@ pub(crate) async fn assert_group_deleted_with_backup(
     let alone =
         calls.iter().filter(|call| call.method == "DeleteSnapshot" && handles.contains(&call.id));
     assert_eq!(alone.count(), 0, "they go together");
-    // One that is gone from the storage already, as after a kill, is no error.
+    // A snapshot that is already gone from the storage, as after a kill, is no error.
     stage.back_up_claims("group-gone", "group").await;
     for info in stage.infos("group-gone").await.into_values() {
         let csi = info.csi_snapshot_info.unwrap();
@@ -402,7 +402,7 @@ pub(crate) async fn assert_group_deleted_with_backup(
         stage.delete_from_storage(&csi.volume_group_snapshot_handle);
     }
     assert_eq!(stage.delete("group-gone", "group-gone").await, [""; 0]);
-    // Nothing is left of what was made for the purpose.
+    // Objects that were created for the deletion are gone.
     for kind in ["VolumeSnapshotContent", "VolumeSnapshot"] {
         assert_eq!(stage.objects(kind).await, [] as [Value; 0]);
     }
@@ -445,7 +445,7 @@ pub(crate) async fn assert_application_restored(
     for (claim, frozen) in claims.iter().zip(&frozen) {
         let (_, folder) = stage.volume_in(APP, claim).await;
         let now = read(folder);
-        // The application counts anew behind what was there.
+        // The application counts on from the restored data.
         let more = now.strip_prefix(frozen.as_str());
         assert!(more.is_some_and(|more| more.is_empty() || more.starts_with("1\n")), "{claim}");
     }

@@ -1,4 +1,4 @@
-//! Runs whose journals are damaged: they end, and what is left of the journals stays for somebody to look at.
+//! Runs whose journals are damaged: they end, and the readable part of the journals is kept for inspection.
 
 use bowline_api::{Backup, BackupPhase, Restore, RestorePhase};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::bed::World;
 use crate::support::runs::{back_up_and_wait, is_over};
 
-/// What is labelled as a page of a journal, and is none.
+/// A ConfigMap with the label of a journal page, and other contents.
 fn invalid_page(name: &str, uid: &str, kind: &str) -> Value {
     let labels = json!({"bowline.io/journal": uid, "bowline.io/run-kind": kind});
     json!({"metadata": {"name": name, "labels": labels}, "data": {"a": "b"}})

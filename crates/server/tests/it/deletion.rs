@@ -1,4 +1,4 @@
-//! Backups that are deleted with all that belongs to them, on a real API server, in real buckets and with
+//! Deletion of backups with everything that belongs to them, on a real API server, in real buckets and with
 //! snapshots of a real plugin.
 
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ async fn in_bucket(store: &BackupStore) -> Vec<String> {
     store.list().await.unwrap().backups.iter().map(ToString::to_string).collect()
 }
 
-/// What the record of a backup says.
+/// Phase in the record of a backup.
 async fn recorded_phase(store: &BackupStore, backup: &str) -> Option<BackupPhase> {
     store.backup(&name(backup)).await.unwrap()?.status?.phase
 }
@@ -100,7 +100,7 @@ fn snapshot_folder(world: &World, location: &str) -> PathBuf {
     world.path("root").join("shelves").join(location)
 }
 
-/// A location whose snapshots are taken by a snapshotter of the fixture.
+/// A location with a snapshotter of the fixture.
 async fn snapshot_location(world: &World, location: &str, snapshotter: &str) {
     let root = snapshot_folder(world, location);
     let spec =
@@ -144,7 +144,7 @@ async fn backup_is_deleted_with_its_files_and_restores_only() {
         });
         world.create::<VolumePluginBackup>(report).await;
     }
-    // Who asks twice is told once.
+    // A second request is answered together with the first.
     request(&world, "again", "b").await;
     delete_and_wait(&world, "request", "b").await;
     world.until_gone::<DeleteBackupRequest>("again").await;
@@ -171,7 +171,7 @@ async fn snapshots_are_deleted_with_their_backup() {
     let mut snapshots: Vec<Snapshot> =
         (0..20).map(|number| snapshot(&world, "one", &format!("s{number}"))).collect();
     snapshots.push(snapshot(&world, "two", "s0"));
-    // It was never taken, so there is nothing to ask for.
+    // The snapshot was never created, so no plugin is called for it.
     let mut failed = snapshot(&world, "two", "of-another");
     failed.status.provider_snapshot_id = String::new();
     snapshots.push(failed);
@@ -254,7 +254,7 @@ async fn unreachable_bucket_is_reported_and_deletes_nothing() {
     let store = world.filesystem_location("default").await;
     application(&world.client, "deletion-away-app").await;
     back_up_and_wait(&world, "b", json!({"includedNamespaces": ["deletion-away-app"]})).await;
-    // As if what holds the folder were not mounted.
+    // As if the filesystem of the folder were not mounted.
     let (root, away) = (world.path("root").join("default"), world.path("root").join("away"));
     std::fs::rename(&root, &away).unwrap();
     let errors = refused_request(&world, "first", "b").await;
@@ -315,7 +315,7 @@ async fn failing_delete_item_action_keeps_the_archive() {
     let spec = json!({"includedNamespaces": [app]});
     let status = back_up_and_wait(&world, "b", spec).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
-    // Where this set notes what it is shown, nothing can be written.
+    // The log of this plugin set cannot be written.
     let deleted_items_file = world.path("sdk").join("deleted");
     std::fs::create_dir(&deleted_items_file).unwrap();
     let errors = refused_request(&world, "first", "b").await;
@@ -374,7 +374,7 @@ async fn unfulfillable_requests_get_velero_error_messages() {
     for location in ["closed", "away", "gone"] {
         assert_eq!(phase_of(&world, &format!("in-{location}")).await, "Completed");
     }
-    // What was refused before it began has nothing anywhere.
+    // A backup that was refused before its start has stored nothing.
     let status = back_up_and_wait(&world, "wrong", json!({"storageLocation": "gone"})).await;
     assert_eq!(status.phase, Some(BackupPhase::FailedValidation), "{status:?}");
     delete_and_wait(&world, "wrong", "wrong").await;
@@ -395,9 +395,9 @@ async fn interrupted_deletion_is_resumed_by_the_next_server() {
         });
         requests.push((backup, world.create::<Backup>(object).await.uid().unwrap()));
     }
-    // This one was made for a Backup that is gone; another has its name by now.
+    // This request was for a Backup that is gone; another Backup now has its name.
     requests[1].1 = "of-the-old-one".to_owned();
-    // Of this one the files are gone already.
+    // The files of this Backup are gone already.
     let object = json!({
         "metadata": {"name": "bare"},
         "spec": {"storageLocation": "l"},
@@ -480,7 +480,7 @@ async fn other_backup_of_the_same_name_in_the_bucket_is_kept() {
     assert_eq!(phase(&other), "Completed");
     world.until_gone::<DeleteBackupRequest>("request").await;
     assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Completed));
-    // That one is known to be the one in the bucket, and goes with its files.
+    // This Backup is known to be the one in the bucket, and is deleted with its files.
     delete_and_wait(&world, "again", "b").await;
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
@@ -580,7 +580,7 @@ fn new_restore() -> Value {
     json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}})
 }
 
-/// Whether the restore is looked at before it is worked on. If that fails, it stays as it is.
+/// True if restores are checked before the deletion starts. If the check fails, nothing changes.
 fn is_read_of_restore(method: &Method, uri: &Uri) -> bool {
     *method == Method::GET && uri.path().ends_with("/restores/r")
 }

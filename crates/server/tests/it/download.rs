@@ -40,7 +40,7 @@ async fn with_logs(world: &World, store: &BackupStore, location: &str) {
     let spec = json!({"storageLocation": location});
     let backup = json!({"metadata": {"name": "b"}, "spec": spec, "status": {"phase": "Completed"}});
     world.create::<bowline_api::Backup>(backup).await;
-    // Ended, so that nobody works on it.
+    // Ended, so that no server processes it.
     let status = json!({"phase": "Completed"});
     let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}, "status": status});
     world.create::<bowline_api::Restore>(restore).await;
@@ -60,7 +60,7 @@ async fn assert_downloads(world: &World) {
         let remaining_seconds = jiff::Timestamp::now().duration_until(expiration).as_secs();
         assert!((500..=600).contains(&remaining_seconds), "{remaining_seconds}");
     }
-    // Old backups lack files that newer ones have: the link leads nowhere, and says so.
+    // Old backups lack files of newer ones: the link leads to a 404.
     let missing = ask(world, "CSIBackupVolumeSnapshots", "b").await;
     assert!(error(&missing).unwrap().contains("is not in the storage location"), "{missing:?}");
     assert_eq!(http::get(url(&missing)).await.0, 404);
@@ -91,7 +91,7 @@ async fn unavailable_file_is_answered_with_the_reason() {
     let world = World::start("download-refused").await;
     world.location("down", filesystem_spec("down")).await;
     world.until("down", is_unavailable).await;
-    // Ended, so that nobody works on it.
+    // Ended, so that no server processes it.
     let backup = |name: &str, location: &str| {
         let spec = json!({"storageLocation": location});
         json!({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Failed"}})

@@ -1,5 +1,4 @@
-//! Events and conditions as a real API server takes them. Events that it refused would only show in
-//! the log.
+//! Events and conditions on a real API server. A rejected Event would only show in the log.
 
 use bowline_api::{Backup, BackupPhase, Restore, condition};
 use bowline_server::conditions::{self, CancelState, RunSummary};
@@ -44,7 +43,7 @@ async fn every_milestone_is_published_as_an_event() {
             expected.push((event.reason, event.note.unwrap()));
         }
     }
-    // It is one event that has come twice.
+    // One Event with a count of two.
     events.publish(&backup, Milestone::Started).await;
     of_backup.sort();
     of_restore.sort();

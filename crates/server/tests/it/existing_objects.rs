@@ -1,5 +1,4 @@
-//! Objects that a restore finds in the cluster: what the API server fills in by itself is no difference, and what a
-//! user changed is one.
+//! Existing objects in a restore: fields that the API server sets are no difference, and changes of users are.
 
 use bowline_engine::restore::difference::differs;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bed::World;
 
-/// A manifest with what its kind requires and nothing else, a change of a field that it has, and an addition.
+/// A manifest with only the required fields of its kind, a change of one of them, and an additional field.
 struct Sparse {
     kind: (&'static str, &'static str),
     fields: Value,
@@ -21,7 +20,7 @@ struct Sparse {
 fn pod_template() -> Value {
     json!({
         "metadata": {"labels": {"app": "a"}},
-        // Whatever else is left out, every pod in a backup has a restart policy.
+        // The API server sets the restart policy before a backup reads a pod.
         "spec": {
             "restartPolicy": "Always",
             "containers": [{"name": "c", "image": "registry.example/c:1", "ports": [{"containerPort": 80}]}],

@@ -1,4 +1,4 @@
-//! Something between a server and its cluster that sees each request, and lets some fail.
+//! A proxy between a server and its cluster that inspects each request and lets some fail.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use kube::Client;
 use kube::client::Body;
 
-/// A client whose requests fail where `fails` says so, as if the API server were busy.
+/// A client whose selected requests fail, as if the API server were busy.
 pub(crate) fn faulty_client(
     inner: Client,
     fails: impl Fn(&Method, &Uri) -> bool + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Two-stage snapshots around real hooks: a real node, since hooks run in real containers.
+//! Two-stage snapshots with real hooks, on a real node, because hooks run in real containers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -216,7 +216,7 @@ async fn assert_freeze_excludes_uploads(stage: &FreezeScenario) {
     assert!(window.milliseconds * 5 < upload, "frozen for {} ms of {upload}", window.milliseconds);
 }
 
-/// What is not to be uploaded is not, and what cannot be is no error.
+/// A snapshot of type `local` is not uploaded, and a plugin without an upload stage is no error.
 async fn assert_snapshot_without_upload(stage: &FreezeScenario) {
     stage.clear_calls();
     let key = bowline_api::annotation::SNAPSHOT_TYPE;

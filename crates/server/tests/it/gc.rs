@@ -1,4 +1,4 @@
-//! What is removed when its time is over, on a real API server and in real buckets.
+//! Deletion of expired backups, on a real API server and in real buckets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ async fn obstacle_is_shown_in_the_failure_label() {
     world.patch::<Backup>("b", over).await;
     world.until::<Backup>("b", |found| failure_label(found) == Some("BSLReadOnly")).await;
     assert!(requests(&world).await.is_empty(), "nobody was asked");
-    // One that never had anything anywhere needs no location.
+    // A backup that never stored anything needs no location.
     world.create::<Backup>(expired("refused", "nowhere", "FailedValidation")).await;
     world.until_gone::<Backup>("refused").await;
 
@@ -91,7 +91,7 @@ async fn failed_deletion_is_requested_again_one_at_a_time() {
     let store = world.filesystem_location("default").await;
     application(&world.client, "gc-again-app").await;
     back_up_and_wait(&world, "b", json!({"includedNamespaces": ["gc-again-app"]})).await;
-    // Copies of files, which nobody here can delete.
+    // File-system copies, which this version cannot delete.
     let copies: Vec<PodVolumeBackup> = serde_json::from_value(json!([{
         "apiVersion": "velero.io/v1",
         "kind": "PodVolumeBackup",

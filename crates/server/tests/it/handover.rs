@@ -1,4 +1,4 @@
-//! Two servers, of which one works: how the other follows, and what keeps the first from going on.
+//! Two servers, one active: how the standby takes over, and what stops the other.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -213,7 +213,7 @@ async fn server_paused_past_its_lease_writes_nothing() {
     until_ended(&world, 2).await;
     let mut second = world.second_server_world();
     second.run(options(&world, "b"));
-    // In the middle of a backup, so that there is something to go on with.
+    // In the middle of a backup, so that there is work to continue.
     let deadline = Instant::now() + LIMIT;
     loop {
         let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;

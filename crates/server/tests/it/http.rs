@@ -1,14 +1,14 @@
-//! Just enough of HTTP to follow a link.
+//! A minimal HTTP client that follows a link.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Follows a link as anybody could who has it: the status, and what came.
+/// Follows a link as any client could. Returns the status and the body.
 pub(crate) async fn get(url: &str) -> (u16, Vec<u8>) {
     let rest = url.strip_prefix("http://").unwrap();
     let (host, path) = rest.split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).await.unwrap();
-    // The old version, in which an answer comes in one piece.
+    // HTTP/1.0, in which an answer is not chunked.
     let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! Journals of runs in the real API server.
+//! Journals of runs on a real API server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,22 +62,22 @@ async fn open(world: &World) -> OpenedJournal {
     try_open(world, world.client.clone()).await.unwrap()
 }
 
-/// What is in the cluster, by name.
+/// The ConfigMaps in the cluster, by name.
 async fn pages(world: &World) -> Vec<ConfigMap> {
     let params = ListParams::default().labels("bowline.io/journal");
     world.api::<ConfigMap>().list(&params).await.unwrap().items
 }
 
-/// What happens to a request that would change something.
+/// Outcome of a write request.
 #[derive(Clone, Copy)]
 enum WriteOutcome {
-    /// It comes to the API server, and its answer comes back.
+    /// The request reaches the API server, and the answer returns.
     Passes,
-    /// It does not come to the API server; this is the answer.
+    /// The request does not reach the API server; this is the answer.
     Lost(StatusCode),
-    /// It does, but this is the answer.
+    /// The request reaches the API server, but this is the answer.
     AnswerLost(StatusCode),
-    /// It is under way until its sender gives up.
+    /// The request hangs until its sender gives up.
     Held,
 }
 
@@ -86,7 +86,7 @@ struct FaultyLine {
     outcome: Box<dyn Fn(usize) -> WriteOutcome + Send + Sync>,
     writes: AtomicUsize,
     write_held: Notify,
-    /// How many bytes the last write that passed and its answer had.
+    /// Number of bytes of the last successful write and its answer.
     bytes: Mutex<(usize, usize)>,
 }
 
@@ -206,7 +206,7 @@ async fn next_page_starts_at_32_kib_and_small_records_are_small_requests() {
     journal.append(&record(6)).await.unwrap();
     let (sent, answered) = *line.bytes.lock();
     assert!(sent < 500 && answered < 4000, "{sent} {answered}");
-    // One that is too large is refused, and nothing else.
+    // A record that is too large is refused, and no other.
     let refused = journal.append(&large(7, 256 * 1024)).await.unwrap_err().to_string();
     assert!(refused.contains("too large"), "{refused}");
     journal.append(&record(8)).await.unwrap();
@@ -258,7 +258,7 @@ async fn orphaned_journals_are_listed_read_and_removed() {
         let journal = journal.with_bucket(Some("aws:/b/".to_owned()));
         journal.append(&record(7)).await.unwrap();
     }
-    // What is nobody's journal does not keep the others from being found.
+    // An invalid journal does not hide the others.
     let labels = json!({"bowline.io/journal": "Not_a_uid"});
     world.create::<ConfigMap>(json!({"metadata": {"name": "a", "labels": labels}})).await;
     let find = || async {
@@ -362,7 +362,7 @@ async fn append_survives_a_short_api_server_outage() {
     journal.append(&record(0)).await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 5, "three lists and two creations");
 
-    // The answers to what creates a page and to what adds to it are lost, and a request too.
+    // The answers to the creation and to the change of a page are lost, and one request too.
     let line = FaultyLine::new(|writes| match writes {
         1 | 3 => WriteOutcome::AnswerLost(StatusCode::SERVICE_UNAVAILABLE),
         5 => WriteOutcome::Lost(StatusCode::SERVICE_UNAVAILABLE),
@@ -427,7 +427,7 @@ async fn earlier_opener_can_no_longer_write() {
     let (early, _) = open(&world).await;
     let (old, _) = open(&world).await;
     old.append(&record(0)).await.unwrap();
-    // A page that comes late is not overlooked by whoever opened the journal before it came.
+    // A page that arrives late is noticed by the process that opened the journal before.
     let refused = early.append(&record(1)).await.unwrap_err().to_string();
     assert!(refused.contains("another server has taken over"), "{refused}");
     let (new, before) = open(&world).await;

@@ -1,4 +1,4 @@
-//! One active server: who has the lease, seen from several servers at once.
+//! One active server: the Lease, as several servers see it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ const SHORT: LeaseTimings = LeaseTimings {
     renew_interval: Duration::from_millis(200),
     renew_deadline: Duration::from_secs(3),
 };
-/// Far longer than any test waits: what is taken within them is taken at once.
+/// Far longer than any test waits: an acquisition within them is immediate.
 const LONG: LeaseTimings = LeaseTimings {
     duration: Duration::from_mins(10),
     renew_interval: Duration::from_millis(200),
@@ -143,7 +143,7 @@ async fn dead_server_is_replaced_only_after_the_lease_duration() {
         world.until(NAME, |lease| renewed(lease) > acquired(lease)).await;
         drop(first);
         in_time(lost.cancelled()).await;
-        // The last renewal of the first is seen before the second comes.
+        // The second server sees the last renewal of the first.
         let first_observed = std::cell::Cell::new(None);
         let lease = world
             .until(NAME, |lease| {
@@ -183,10 +183,10 @@ async fn restarted_server_reacquires_its_own_lease() {
     let first = acquire(&world, "a", LONG).await;
     drop(first);
     let second = acquire(&world, "a", LONG).await;
-    // And if the earlier one is alive after all, it is the one that ends.
+    // If the earlier server is still alive, the earlier server ends.
     let third = acquire(&world, "a", LONG).await;
     in_time(second.lost().cancelled()).await;
-    // What it thinks to have it cannot give back any more.
+    // It can no longer release the Lease that it believes to hold.
     second.release().await;
     let before = world.until(NAME, |_: &Lease| true).await;
     assert_eq!((holder(&before), spec(&before).lease_transitions), (Some("a"), Some(2)));
@@ -243,7 +243,7 @@ async fn lease_survives_a_short_outage() {
             is_cut
         })
     };
-    // One that applies, and then one that renews, is refused some times.
+    // First an acquisition is refused a few times, then a renewal.
     let (guard, ()) = tokio::join!(acquire_with(client, &world, "a", LONG), async {
         in_time(refused.wait_for(|count| *count >= 2)).await.unwrap();
         is_cut.store(false, Ordering::SeqCst);

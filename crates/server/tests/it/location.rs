@@ -128,7 +128,7 @@ async fn server_marks_the_default_location_if_none_is_marked() {
     let is_default = |location: &BackupStorageLocation| location.spec.default;
     let default = world.until("default", is_default).await;
 
-    // Two that were created in the same second are told apart by their names.
+    // Two locations of the same second are ordered by name.
     let created = default.metadata.creation_timestamp.unwrap().0;
     eventually("the next second has begun", async || {
         jiff::Timestamp::now().as_second() > created.as_second()
@@ -185,14 +185,14 @@ async fn plugin_receives_credentials_as_a_file() {
     std::fs::write(world.path("root").join("bucket/strange/file"), "").unwrap();
     world.until("l", is_unavailable).await;
     world.delete::<BackupStorageLocation>("l").await;
-    // Whatever is looked at next, what belonged to it goes.
+    // Its credentials are removed at the next check of any location.
     world.location("other", filesystem_spec("other")).await;
     world.until("other", is_unavailable).await;
     assert_eq!(files(folder), Vec::<std::path::PathBuf>::new());
     world.end().await.unwrap();
 }
 
-/// What is in a folder beside the lock of its server.
+/// Files in a folder, besides the lock of its server.
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let is_lock = |path: &std::path::PathBuf| path.file_name().is_some_and(|name| name == ".lock");
     entries(folder).into_iter().filter(|path| !is_lock(path)).collect()
@@ -204,7 +204,7 @@ fn entries(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[tokio::test]
 async fn repaired_location_is_rechecked_before_refusing_a_backup() {
-    // No other check comes in time.
+    // No other check occurs in time.
     let never = |options: &mut bowline_server::Options| {
         options.store_validation_frequency = std::time::Duration::from_hours(1);
     };

@@ -27,7 +27,7 @@ async fn run(host: &Host, item: &str, log: &RunLog) {
     let backup = serde_json::from_value(json!({"metadata": {"name": "b"}})).unwrap();
     let actions = run.backup_item_actions();
     let action = actions.iter().find(|action| action.name.as_str().ends_with("/bia-v1")).unwrap();
-    // As if one of our crates had made it.
+    // As if one of our crates had logged it.
     let span = tracing::info_span!(target: "bowline_server", "backup", backup = item);
     let span = log.attach(span);
     let asked = async { action.plugin.execute(&pod, &Encoded::new(backup)).await.unwrap() };

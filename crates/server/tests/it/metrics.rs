@@ -1,4 +1,4 @@
-//! What Prometheus is told by a server at work, on a real API server.
+//! Metrics of a running server, on a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::bed::{World, eventually};
 use crate::support::metrics::{Series, Served, address, scrape};
 use crate::support::runs::{application, back_up_and_wait, is_over_or_deleting, pod, restore};
 
-/// All of Velero's metrics that concern what we do, with their labels.
+/// All metrics of Velero about features that Bowline has, with their labels.
 const VELERO_METRICS: &[(&str, &[&str])] = &[
     ("velero_backup_attempt_total", &["schedule"]),
     ("velero_backup_deletion_attempt_total", &["schedule"]),
@@ -59,7 +59,7 @@ fn unlabelled_value(served: &Served, name: &str) -> Option<f64> {
     served.get(&(name.to_owned(), BTreeMap::new())).copied()
 }
 
-/// Waits until what is served is as it should be: it follows the cluster, a moment later.
+/// Waits until the metrics are as expected: they follow the cluster with a delay.
 async fn until(port: u16, what: &str, condition: impl Fn(&Served) -> bool) -> Served {
     eventually(what, async || {
         let served = scrape(port).await;
@@ -74,7 +74,7 @@ fn names(served: &Served) -> BTreeSet<(String, Vec<String>)> {
     velero_series.map(|(name, labels)| (name.clone(), labels.keys().cloned().collect())).collect()
 }
 
-/// What is told of objects, and so outlives a server: not what was counted or written by it.
+/// Metrics of objects, which survive the server, unlike counters.
 fn restart_stable_series(served: &Served) -> BTreeMap<&Series, f64> {
     const RESTART_STABLE: [&str; 8] = [
         "velero_backup_items_errors",

@@ -1,6 +1,6 @@
-//! Operations of plugins behind backups and restores, from their start to their end: built with Velero's
-//! framework in Go and with our SDK, in real processes beside each other. What they are told is in
-//! `plugins/fixture/README.md`.
+//! Operations of plugins in backups and restores, from start to end. The plugins are built with
+//! Velero's framework in Go and with our SDK, and run in processes of their own. `plugins/fixture/README.md` documents
+//! their settings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,14 +23,14 @@ use crate::fault_injection;
 use crate::support::operations::{OperationWorld, StoredOperation, key};
 use crate::support::runs::{Run, condition, counts, is_waiting, phase, phases, status_field};
 
-/// What a run went through, from `InProgress` on.
+/// Phases of a run, from `InProgress` on.
 fn phases_from_start<K: Run>(shown: &[K]) -> Vec<String> {
     phases(shown).into_iter().skip_while(|phase| phase != "InProgress").collect()
 }
 
 const GOOD: [&str; 4] = ["InProgress", "WaitingForPluginOperations", "Finalizing", "Completed"];
 
-/// Waits until one operation has ended and the other not, and looks at the file of operations.
+/// Waits until one operation has ended and the other has not, and reads the file of operations.
 async fn assert_progress_stored<K: Run>(trial: &OperationWorld, run: &K) {
     let name = run.name_any();
     let half = |run: &K| is_waiting(run) && counts(run) == [2, 1, 0];
@@ -260,12 +260,12 @@ async fn second_server_is_on_standby_until_the_first_ends() {
     let mut trial =
         OperationWorld::start_with("ops-second", |options| options.identity = "a".into()).await;
     trial.add_config_map("one", "here").await;
-    // How often the second asks for the lease, and for anything else in the namespace.
+    // Number of requests of the second server for the Lease, and for other objects of the namespace.
     let asked: Arc<[AtomicUsize; 2]> = Arc::default();
     let count = Arc::clone(&asked);
     let namespace_path = format!("/namespaces/{}/", trial.world.namespace);
     let judge = move |method: &Method, uri: &http::Uri| {
-        // It looks whether Velero runs, before it waits.
+        // The server checks whether Velero runs before it waits.
         let is_pod_request = method == Method::GET && uri.path().ends_with("/pods");
         if uri.path().contains(&namespace_path) && !is_pod_request {
             let is_work = !uri.path().contains("/leases");

@@ -1,5 +1,5 @@
-//! Runs that cannot go on, at each stage: because of their bucket, a plugin, or a node. They can be canceled and
-//! deleted, end by themselves where there is a bound, and hold up nobody. `cells.rs` says what is tried.
+//! Runs that cannot continue, at each stage, because of their bucket, a plugin or a node. They can be canceled and
+//! deleted, end by themselves where there is a bound, and do not block other runs. `cells.rs` lists the cases.
 
 mod cells;
 mod gateway;
@@ -40,18 +40,18 @@ const LONG: Duration = Duration::from_hours(1);
 const SHORT: Duration = Duration::from_secs(1);
 /// A bound that runs are to reach, after others were canceled and deleted in good time.
 const BOUND: Duration = Duration::from_secs(30);
-/// How often a stage is attempted.
+/// Number of attempts at a stage.
 const ATTEMPTS: usize = 3;
 const SET: &str = "sdk";
 /// Plugins that are there only when runs are to hang. Items are shown to those of [`SET`] before.
 const SILENT: &str = "silent";
-/// What lasts longer than the test.
+/// Longer than the test.
 const OPERATION: &str = "operation=600000";
 
 /// A world whose server has locations that can fail.
 struct OutageWorld {
     world: World,
-    /// Where the location `elsewhere` is, which nothing happens to.
+    /// Bucket of the location `elsewhere`, which has no failure.
     store: BackupStore,
     /// The way to all other locations.
     gateway: Gateway,
@@ -143,7 +143,7 @@ impl OutageWorld {
         join_all(rows.iter().map(|row| self.world.until::<K>(&row.name, is_waiting))).await;
     }
 
-    /// As if the server had ended at the stages of these.
+    /// Sets the stages of these runs, as if the server had ended there.
     async fn set_stages<K: Run>(&self, rows: &[Row]) {
         let set = rows.iter().map(async |row| {
             self.world.patch::<K>(&row.name, json!({"status": {"phase": row.stage}})).await;
@@ -163,7 +163,7 @@ impl OutageWorld {
         }
     }
 
-    /// As if servers had died at these as often as is bearable.
+    /// Sets the attempts of these runs to the limit, as if servers had died.
     async fn append_attempts<K: Run>(&self, rows: &[Row]) {
         for row in rows_with_act(rows, Act::Attempts) {
             let at = Timestamp::now();
@@ -180,7 +180,7 @@ impl OutageWorld {
         self.world.api::<K>().get(&row.name).await.unwrap().uid().unwrap()
     }
 
-    /// How often a plugin was asked for something in a run.
+    /// Number of calls of a plugin in a run.
     fn calls(&self, call: &str, uid: &str) -> usize {
         let calls = std::fs::read_to_string(self.world.path(SET).join("calls"));
         let is_meant = |line: &&str| {
@@ -232,8 +232,8 @@ impl OutageWorld {
         .await;
     }
 
-    /// Nobody waits for those who wait, though they are in progress and the same namespaces are meant. Whoever was
-    /// there before is known to the server then.
+    /// Waiting runs do not block others, although they are in progress in the same namespaces. The server knows older
+    /// runs by then.
     async fn lets_others_pass(&self, namespaces: &str) {
         let spec = json!({"includedResources": ["configmaps"]});
         self.back_up("next", namespaces, "elsewhere", spec).await;
@@ -241,7 +241,7 @@ impl OutageWorld {
         assert_eq!(phase(&next), "Completed", "{next:?}");
     }
 
-    /// Cancels and deletes. Returns the uids of those that are deleted, with their rows.
+    /// Cancels and deletes. Returns the uids of the deleted runs, with their cells.
     async fn act<'a, K: Run>(&self, rows: &'a [Row]) -> Vec<(&'a Row, String)> {
         let cancel: Value = json!({"metadata": {"annotations": {annotation::CANCEL: "true"}}});
         let acts = rows.iter().map(async |row| match row.act {
@@ -259,7 +259,7 @@ impl OutageWorld {
         join_all(acts).await.into_iter().flatten().collect()
     }
 
-    /// Waits for the end of those that are canceled.
+    /// Waits for the end of the canceled runs.
     async fn assert_canceled<K: Run>(&self, rows: &[Row]) {
         let each = rows_with_act(rows, Act::Cancel).map(async |row| {
             let run = self.assert_failed::<K>(row, "canceled: ").await;
@@ -272,7 +272,7 @@ impl OutageWorld {
         join_all(each).await;
     }
 
-    /// Waits for the end of those that are bound, which say that they were.
+    /// Waits for the end of the runs with a bound, whose reason names the bound.
     async fn assert_bound_reached<K: Run>(&self, rows: &[Row], act: Act, expected: &str) {
         join_all(rows_with_act(rows, act).map(|row| self.assert_failed::<K>(row, expected))).await;
     }
@@ -286,7 +286,7 @@ impl OutageWorld {
         run
     }
 
-    /// Those that only a bound ends have not ended, so that it was not the bound that has ended others.
+    /// Runs that only a bound ends have not ended, so the bound has not ended the others.
     async fn are_not_over<K: Run>(&self, rows: &[Row]) {
         for row in rows_with_act(rows, Act::Time) {
             let run = self.world.api::<K>().get(&row.name).await.unwrap();
@@ -294,7 +294,7 @@ impl OutageWorld {
         }
     }
 
-    /// Waits for the end of those that go on without what they could not have.
+    /// Waits for the end of the runs that continue without the missing part.
     async fn assert_partially_failed<K: Run>(&self, rows: &[Row]) {
         let each = rows_with_act(rows, Act::Time).map(async |row| {
             let run = self.world.until::<K>(&row.name, is_over).await;
@@ -341,7 +341,7 @@ fn app_of(row: &Row) -> String {
     format!("app-{}", row.name)
 }
 
-/// Whether a run has an operation that a cancel reaches.
+/// True if a run has an operation that can be canceled.
 fn has_operation(row: &Row) -> bool {
     match row.failure {
         // Behind the operations of a backup there are none any more.
@@ -373,7 +373,7 @@ async fn every_run_ends_with_a_refusing_bucket_or_missing_secret() {
     outage.until_waiting::<Restore>(&restores).await;
     outage.world.end().await.unwrap();
 
-    // All of them find another world when they go on.
+    // All of them are resumed with the failure present.
     outage.set_stages::<Backup>(&backups).await;
     outage.set_stages::<Restore>(&restores).await;
     outage.append_attempts::<Backup>(&backups).await;
@@ -423,7 +423,7 @@ async fn every_run_ends_with_a_refusing_bucket_or_missing_secret() {
     outage.until_journals_removed(|_| true).await;
 }
 
-// The longest, so that its name comes first.
+// The longest test, so its name sorts first.
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_end_when_their_bucket_stays_unreachable() {
     let failures = [Failure::BucketAway];
@@ -498,7 +498,7 @@ async fn every_run_ends_with_a_hanging_plugin() {
         outage.back_up(&source(stage), &source(stage), "elsewhere", json!({})).await;
     }
     for row in &finalizing {
-        // Stored again at the end, and shown again to the plugins that there are then.
+        // Stored again at the end, and passed again to the plugins of that time.
         let mut annotations = hangs(row.stage);
         annotations[key(SET, "do")] = json!(OPERATION);
         annotations[key(SET, "post-operation")] =
@@ -685,7 +685,7 @@ async fn every_run_ends_with_an_unreachable_node() {
     outage.assert_partially_failed::<Backup>(&live).await;
     outage.assert_partially_failed::<Restore>(&restores).await;
 
-    // Pods that were not reached may be frozen still, and are known until nothing is left to thaw.
+    // Unreached pods may still be frozen, and stay in the journal until they are thawed.
     let kept_journals = outage.journals().await;
     for row in backups.iter().chain(&live).filter(|row| !silent_ones(&row.name)) {
         assert!(
@@ -764,7 +764,7 @@ async fn bucket_lost_during_a_backup_delays_neither_its_cancel_nor_others() {
     assert!(reason.as_str().unwrap().starts_with("canceled: "), "{ended:?}");
     assert!(outage.calls("cancel", &uid) > 0, "{ended:?}");
     outage.gateway.set(Mode::Open);
-    // What it left in the bucket is deleted by whoever comes next, at the latest.
+    // Its files in the bucket are deleted by cleanup at the latest.
     outage.restart(options(&outage.world, LONG)).await;
     outage.until_journals_removed(|_| true).await;
 }

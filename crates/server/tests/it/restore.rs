@@ -1,4 +1,4 @@
-//! Restores by a server at work, on a real API server.
+//! Restores by a running server, on a real API server.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ async fn delete_namespace(world: &World, name: &str) {
     .await;
 }
 
-/// The data and labels of the config maps of the application, without those that any namespace has.
+/// Data and labels of the ConfigMaps of the application, without those of every namespace.
 async fn maps(world: &World, namespace: &str) -> BTreeMap<String, BTreeMap<String, String>> {
     let api: Api<ConfigMap> = Api::namespaced(world.client.clone(), namespace);
     let listed = api.list(&ListParams::default()).await.unwrap().items.into_iter();
@@ -218,7 +218,7 @@ async fn interrupted_restore_is_resumed_by_the_next_server() {
     let before = maps(&world, "resumed-app").await;
     back_up(&world, "b", &["resumed-app"]).await;
     delete_namespace(&world, "resumed-app").await;
-    // A policy that would touch what is there: nothing of this restore's own must count as such.
+    // A policy that changes existing objects: objects of this restore must not count as existing.
     let spec = json!({"backupName": "b", "existingResourcePolicy": "update"});
     world.create::<Restore>(json!({"metadata": {"name": "r"}, "spec": spec})).await;
     let has_started =

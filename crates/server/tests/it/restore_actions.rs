@@ -1,5 +1,5 @@
-//! Actions of plugins in restores: built with Velero's framework in Go and with our SDK, in both
-//! versions, in real processes beside each other. What they are told is in `plugins/fixture/README.md`.
+//! Restore actions of plugins: built with Velero's framework in Go and with our SDK, in both
+//! versions, in processes of their own. `plugins/fixture/README.md` documents their settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::bed::{LIMIT, SETS, World};
 use crate::support::runs::back_up_and_wait;
 
-/// How long the server waits where an action does not say.
+/// Timeout of the server for actions without their own.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A name or an annotation of a set.
@@ -124,7 +124,7 @@ impl RestoreActionWorld {
     }
 }
 
-/// What came of a restore.
+/// Outcome of a restore.
 struct Restored<'a> {
     trial: &'a RestoreActionWorld,
     copy: String,
@@ -137,7 +137,7 @@ struct Restored<'a> {
 /// An object at the moment of its creation.
 #[derive(Debug)]
 struct CreatedObject {
-    /// The higher, the later, whatever the kind.
+    /// Creation order across kinds: the higher, the later.
     version: u64,
     /// In whole seconds.
     at: i64,
@@ -199,7 +199,7 @@ impl Restored<'_> {
         questions
     }
 
-    /// The errors about claims of the application, by name, and that there are no others.
+    /// Errors about claims of the application, by name. There must be no other errors.
     fn errors(&self) -> BTreeMap<&str, &str> {
         let errors = &self.results.errors;
         assert_eq!(self.status.errors, i64::try_from(errors.count()).unwrap());
@@ -236,7 +236,7 @@ async fn actions_modify_items_and_restore_additional_items_first() {
             }))
             .await;
         let orders = json!({key(set, "additional"): format!("services/{app}/{name}")});
-        // Actions of version 2 do not look at this one.
+        // Version 2 actions do not select this one.
         trial.add_pod(&name, json!({"fixture": "no"}), orders).await;
 
         let name = format!("{set}-v2");
@@ -322,7 +322,7 @@ async fn action_that_is_never_ready_is_reported_and_the_restore_continues() {
         trial.add_parent(set, &format!("{set}-own"), "wait=4000").await;
         trial.add_parent(set, &format!("{set}-server"), "wait=0").await;
         trial.add_parent(set, &format!("{set}-hangs"), "wait=0").await;
-        // One of the two that it wants is not restored.
+        // One of its two additional items is not restored.
         let some = format!("{set}-some");
         trial.add_config_map(&some, json!({})).await;
         let metadata = json!({"name": some});
@@ -355,7 +355,7 @@ async fn action_that_is_never_ready_is_reported_and_the_restore_continues() {
             assert_eq!(errors[format!("{set}-{name}").as_str()], expected);
         }
         let questions = restored.readiness_calls(set, &format!("{set}-own"));
-        // It is asked for as long as it wants to be, not as long as the server would.
+        // The action's own timeout applies, not the server's.
         let (first, last) = (questions[0].0, questions.last().unwrap().0);
         assert!(last - first > 2500, "{questions:?}");
         assert!(claims[&format!("{set}-own")].at >= last / 1000, "{claims:?} {questions:?}");
@@ -392,11 +392,11 @@ async fn crashing_action_is_an_item_error_and_the_rest_is_restored() {
             format!("the action {action} cannot check whether its additional items are ready: ");
         let dead = errors[format!("{set}-dies").as_str()];
         assert!(dead.starts_with(&unsure), "{dead}");
-        assert!(dead.contains("ended in AreAdditionalItemsReady (exit status: 3)"), "{dead}");
+        assert!(dead.contains("exited during AreAdditionalItemsReady (exit status: 3)"), "{dead}");
         let expected = format!("{unsure}fixture cannot say; the item is still restored");
         assert_eq!(errors[format!("{set}-unsure").as_str()], expected);
-        // The plugin goes on in a new process: with what it had in hand, in the questions of others and
-        // in later steps.
+        // The plugin continues in a new process: with the item that it was processing, with calls for other items, and
+        // with later steps.
         assert_eq!(Restored::actions_seen_by(set, &claims[&format!("{set}-busy")]), ["ria-v2"]);
         let questions = restored.readiness_calls(set, &format!("{set}-calm"));
         assert_eq!(questions.last().unwrap().1, "yes", "{questions:?}");

@@ -1,5 +1,5 @@
-//! Restores on days when something is wrong: archives that nobody should have written, and a cluster
-//! that refuses. What is wrong is told, what is not is restored, and nothing is written elsewhere.
+//! Restores with hostile archives, and into a cluster that rejects objects: failures are reported, the
+//! rest is restored, and nothing is written elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl ArchiveScenario {
         Self { world, store, restores: 0 }
     }
 
-    /// Restores another archive than the one that was stored.
+    /// Restores a different archive than the stored one.
     async fn restore(&mut self, archive: Vec<u8>) -> (RestoreStatus, Results) {
         self.restore_with(archive, json!({})).await
     }
@@ -83,7 +83,7 @@ impl ArchiveScenario {
         assert!(!is_there(&namespaces, app), "something was restored");
     }
 
-    /// The values of the config maps in a namespace, without those that any namespace has.
+    /// Values of the ConfigMaps in a namespace, without those of every namespace.
     async fn maps(&self, namespace: &str) -> BTreeMap<String, String> {
         let api: Api<ConfigMap> = Api::namespaced(self.world.client.clone(), namespace);
         let listed = api.list(&ListParams::default()).await.unwrap().items.into_iter();
@@ -91,7 +91,7 @@ impl ArchiveScenario {
         own.map(|map| (map.name_any(), map.data.unwrap().remove("key").unwrap())).collect()
     }
 
-    /// What lies in the world beside what it had from the beginning.
+    /// Files that were not there from the beginning.
     fn unexpected_files(&self) -> Vec<String> {
         let names = |folder: &str| {
             let entries = std::fs::read_dir(self.world.path(folder)).unwrap().flatten();
@@ -202,7 +202,7 @@ async fn hostile_entries_are_errors_and_the_rest_is_restored_on_request() {
     let mut tar = RawTar::default();
     tar.object("configmaps", &map(app, "first", "x"));
 
-    // Paths and links, each told by its path.
+    // Paths and links, each reported with its path.
     let links = [
         (format!("{folder}/link.json"), EntryType::Symlink, world.to_str().unwrap()),
         (format!("{folder}/hard.json"), EntryType::Link, "/etc/passwd"),
@@ -227,7 +227,7 @@ async fn hostile_entries_are_errors_and_the_rest_is_restored_on_request() {
     let errors_by_path: Vec<String> =
         links.into_iter().map(|(path, ..)| path).chain(paths).chain([twice]).collect();
 
-    // Objects, each told by its name.
+    // Objects, each reported with its name.
     let mut names = Vec::new();
     let mut bad = |name: &'static str, content: String| {
         tar.file(&format!("{folder}/{name}.json"), content);
@@ -316,20 +316,20 @@ async fn deeply_nested_object_is_restored() {
     tar.object("customresourcedefinitions.apiextensions.k8s.io", &definition);
     tar.object("things.deep.example.io", &thing);
     let archive = tar.end();
-    // Once where nothing is, and once over what came of that.
+    // Once into an empty namespace, and once over the result.
     for _ in 0..2 {
         let (status, results) = stage.restore(archive.clone()).await;
         assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
         assert_eq!(results.warnings.count(), 0, "{results:?}");
     }
-    // As text: the client would not read it.
+    // As text, because the client would not parse it.
     let path = format!("/apis/deep.example.io/v1/namespaces/{app}/things/t");
     let request = http::Request::get(path).body(Vec::new()).unwrap();
     let text = stage.world.client.request_text(request).await.unwrap();
     assert!(text.contains(&thing["spec"].to_string()), "{text}");
 }
 
-/// Waits until something that should be refused is, since the API server learns of it by and by.
+/// Waits until the API server refuses what it should, because it reads policies with a delay.
 async fn until_refused<K>(api: &Api<K>, object: Value, words: &str)
 where
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
@@ -356,13 +356,13 @@ fn labelled(mut object: Value, day: &str) -> Value {
     object
 }
 
-/// A namespace with webhooks: one refuses what is labelled `bad`, one for `gone` does not answer.
+/// A namespace with webhooks: one rejects objects with the label `bad`, the one for `gone` does not answer.
 async fn put_webhooks(stage: &ArchiveScenario, namespace: &str) {
     put_namespace(stage, namespace, &[]).await;
     let client = &stage.world.client;
     let webhook = Webhook::start("not on a bad day");
     let silent = {
-        // Nobody listens there any more.
+        // The address no longer has a listener.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("https://127.0.0.1:{}/", listener.local_addr().unwrap().port())
     };
@@ -403,7 +403,7 @@ async fn put_quota(stage: &ArchiveScenario, namespace: &str) {
     });
     apply(&stage.world.client, quota).await.unwrap();
     let quotas: Api<ResourceQuota> = Api::namespaced(stage.world.client.clone(), namespace);
-    // One map is there by itself.
+    // Kubernetes creates one ConfigMap in each namespace.
     eventually("the quota counts one ConfigMap", async || {
         let status = quotas.get("small").await.unwrap().status.unwrap_or_default();
         let used = status.used.unwrap_or_default();
@@ -490,7 +490,7 @@ async fn refused_objects_are_item_errors_and_the_rest_is_restored() {
     let count = |what: &str| maps.iter().filter(|item| item.ends_with(what)).count();
     assert_eq!((count("(created)"), count("(failed)")), (5, 8), "{maps:?}");
 
-    // What exists by now is found, though the quota is full and answers first.
+    // Existing objects are found, although the quota is full and answers first.
     let (_, results) = stage.restore(archive).await;
     let errors = &results.errors.namespaces[quota];
     assert_eq!(errors.len(), 4, "{errors:#?}");

@@ -1,5 +1,5 @@
-//! Volumes that plugins make from the snapshots of a backup, on a real API server and with plugins in
-//! processes of their own. What those do is in `plugins/fixture/README.md`.
+//! Volumes that plugins create from the snapshots of a backup, on a real API server and with plugins in
+//! processes of their own, which `plugins/fixture/README.md` documents.
 
 use std::path::PathBuf;
 
@@ -146,7 +146,7 @@ impl VolumeRestoreScenario {
         .await
     }
 
-    /// What is behind a PersistentVolume: its handle and the data.
+    /// Storage of a PersistentVolume: its handle and the data.
     async fn volume_handle_and_data(&self, name: &str) -> (String, String) {
         let volume = self.persistent_volume(name).await.expect("the volume is there");
         let handle = volume.spec.unwrap().csi.unwrap().volume_handle;
@@ -212,7 +212,7 @@ async fn volume_is_restored_with_data_and_bound_claim() {
         assert!(!stage.disk("vol-snap-1-2").exists());
         assert_eq!(stage.shown().await.len(), 1);
 
-        // What shows how it went belongs to the restore.
+        // The VolumePluginRestore belongs to the restore.
         let name = format!("r-{}", stage.volume);
         stage.world.delete::<Restore>("r").await;
         stage.world.until_gone::<VolumePluginRestore>(&name).await;
@@ -361,7 +361,7 @@ async fn resources_of_an_earlier_server_are_adopted_or_ended() {
         of_before("forgotten", "snap-2", "InProgress"),
         of_before("ended", "snap-3", "Completed"),
     ] {
-        // By the hand of a server; what others write is left alone.
+        // Written by a server; resources of other writers are left alone.
         let params = kube::api::PostParams {
             field_manager: Some("bowline".to_owned()),
             ..kube::api::PostParams::default()

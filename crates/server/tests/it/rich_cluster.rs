@@ -1,4 +1,4 @@
-//! A cluster with a bit of everything.
+//! A cluster with objects of many kinds.
 
 use bowline_testbed::apply::apply;
 use kube::Client;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The namespaces that [`objects`] live in.
 pub(crate) const NAMESPACES: [&str; 4] = ["shop", "shop-data", "empty", "crowd"];
 
-/// How many objects are in the crowded namespace.
+/// Number of objects in the crowded namespace.
 const CROWD: usize = 700;
 
 /// Creates everything.

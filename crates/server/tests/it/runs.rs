@@ -1,5 +1,5 @@
-//! What happens to runs when the world around them changes: deleted objects, other servers, an API
-//! server that does not answer, a bucket that does not say.
+//! Runs during changes around them: deleted objects, other servers, an unavailable API server or
+//! bucket.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ fn is_in_progress(backup: &Backup) -> bool {
     status(backup).phase == Some(BackupPhase::InProgress)
 }
 
-/// Whether items have been found, so that actions of plugins are under way.
+/// True if items have been found, so that plugin actions are running.
 fn has_items(backup: &Backup) -> bool {
     is_in_progress(backup) && status(backup).progress.is_some_and(|shown| shown.total_items > 0)
 }
 
-/// When a backup started, in seconds.
+/// Start of a backup, in seconds.
 fn start(backup: &Backup) -> i64 {
     status(backup).start_timestamp.unwrap().0.as_second()
 }
@@ -124,7 +124,7 @@ async fn recreated_restore_is_run_separately() {
     let phase = |restore: &Restore| restore.status.as_ref().and_then(|s| s.phase.clone());
     let is_in_progress = |restore: &Restore| phase(restore) == Some(RestorePhase::InProgress);
     let old = world.until::<Restore>("r", is_in_progress).await;
-    // Somebody forces it out, though its finalizer keeps it.
+    // A user removes the finalizer.
     world.delete::<Restore>("r").await;
     world.patch::<Restore>("r", json!({"metadata": {"finalizers": null}})).await;
     let new = world.create::<Restore>(restore("app-replaced-new")).await;
@@ -153,7 +153,7 @@ async fn backup_with_a_name_conflict_at_its_end_keeps_its_counts() {
     let ended = world.until::<Backup>("b", is_over_or_deleting).await;
     let BackupStatus { phase, errors, progress, failure_reason, .. } = status(&ended);
     assert_eq!(phase, Some(BackupPhase::Failed), "{ended:?}");
-    // Whether it is found before the archive is written or after.
+    // The conflict is found before or after the archive is written.
     let reasons = ["another backup of the same name", "already exists"];
     assert!(reasons.iter().any(|reason| failure_reason.contains(reason)), "{failure_reason}");
     assert_eq!(errors, 3, "two of the plugin and this one: {ended:?}");
@@ -171,7 +171,7 @@ async fn short_api_server_outage_fails_no_run() {
     let map = |name: &str, text: &str| json!({"metadata": {"name": name}, "data": {"rules": text}});
     world.create::<ConfigMap>(map("policy", "version: v1\nvolumePolicies: []\n")).await;
     world.create::<ConfigMap>(map("modifier", RULES)).await;
-    // Each address fails once, as soon as that is asked for.
+    // Each address fails once, at its next request.
     let (is_busy, failed) =
         (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashMap::new())));
     let judge = {
@@ -207,7 +207,7 @@ async fn short_api_server_outage_fails_no_run() {
     spec["default"] = json!(true);
     world.location("wanted", spec).await;
     world.until("wanted", is_available).await;
-    // This one must not be taken for the default. A server that starts would mark it as such.
+    // This location must not become the default: a server that starts would mark it.
     world.filesystem_location("default").await;
 
     is_busy.store(true, Ordering::SeqCst);
@@ -265,7 +265,7 @@ async fn finished_backups_do_not_trigger_namespace_lists() {
     for number in 0..60 {
         world.create::<Backup>(backup(&format!("old-{number}"), Some("Failed"))).await;
     }
-    // It has to be looked at twice before it is over, and two wait for it meanwhile.
+    // Two observations are needed before it ends, and two backups wait for it meanwhile.
     world.create::<Backup>(backup("lost", Some("InProgress"))).await;
     for name in ["new-1", "new-2"] {
         world.create::<Backup>(backup(name, None)).await;
@@ -302,7 +302,7 @@ async fn stopping_server_finishes_its_block_and_leaves_the_rest() {
     world.until("b", has_items).await;
     let since = Instant::now();
     world.end().await.unwrap();
-    // Three actions see each pod. All that is left would take at least five times as long.
+    // Three actions process each pod. The rest would take at least five times as long.
     assert!(since.elapsed() < Duration::from_secs(12), "{:?}", since.elapsed());
     let backup = world.api::<Backup>().get("b").await.unwrap();
     assert_eq!(status(&backup).phase, Some(BackupPhase::InProgress), "{backup:?}");

@@ -1,4 +1,4 @@
-//! Schedules that make backups, on a real API server.
+//! Schedules that create backups, on a real API server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::bed::{World, eventually};
 use crate::fault_injection;
 use crate::support::runs::{application, is_over_or_deleting};
 
-/// Comes once a year, so that only what was missed is made in a test.
+/// Due once a year, so that a test makes only missed backups.
 const YEARLY: &str = "0 0 1 1 *";
 
 fn status(schedule: &Schedule) -> ScheduleStatus {
@@ -136,7 +136,7 @@ async fn backup_is_created_once_across_a_server_exit() {
     let mut world = World::without_server("schedule-crash").await;
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
-    // What is written of the Schedule after the Backup was created fails.
+    // The status of the Schedule after the creation of the Backup cannot be written.
     let is_created = Arc::new(AtomicBool::new(false));
     let judge = move |method: &Method, uri: &Uri| {
         let path = uri.path();
@@ -173,7 +173,7 @@ async fn backup_of_another_cluster_for_the_same_time_is_ignored() {
     application(&world.client, "schedule-shared-app").await;
     let year = jiff::Timestamp::now().strftime("%Y").to_string();
     let usual = format!("shared-{year}0101000000");
-    // As it is taken in from a bucket.
+    // As imported from a bucket.
     let foreign_backup = json!({
         "metadata": {
             "name": usual,
@@ -219,8 +219,8 @@ async fn schedule_waits_for_its_last_backup_to_start() {
     application(&world.client, "schedule-held-app").await;
     schedule(&world, "held", "schedule-held-app", "@every 1s", json!({})).await;
     world.until::<Schedule>("held", has_run).await;
-    // A list before each backup: the next one was due, and thought about. From then on only the one that it waits
-    // for is looked at.
+    // One list before each backup, when the next one was due. After that, only the Backup that the Schedule waits for
+    // is read.
     let before = lists.load(Ordering::SeqCst);
     eventually("the schedule was due again", async || lists.load(Ordering::SeqCst) > before).await;
     let before = (lists.load(Ordering::SeqCst), reads.load(Ordering::SeqCst));

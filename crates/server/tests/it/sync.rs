@@ -122,7 +122,7 @@ async fn backup_of_another_cluster_is_imported_with_its_children() {
     let snapshot = world.until::<VolumePluginBackup>("snap-1", |_| true).await;
     assert_eq!(snapshot.owner_references()[0].uid, uid);
     assert_eq!(snapshot.status.unwrap().snapshot_id, "s2");
-    // It had not begun; here somebody would begin it.
+    // The backup had not started; in this cluster a server would start it.
     assert!(world.api::<PodVolumeBackup>().get_opt("copy-2").await.unwrap().is_none());
 }
 
@@ -130,7 +130,7 @@ async fn backup_of_another_cluster_is_imported_with_its_children() {
 async fn unfinished_or_unrecorded_backup_is_not_imported() {
     let world = World::start("sync-skip").await;
     let store = world.filesystem_location("l").await;
-    // What has expired would be deleted otherwise, as soon as it is here.
+    // An expired backup would be deleted at once.
     let read_only = json!({"spec": {"accessMode": "ReadOnly"}});
     world.patch::<BackupStorageLocation>("l", read_only).await;
     for phase in ["New", "InProgress", "Finalizing", "WaitingForPluginOperations"] {
@@ -146,7 +146,7 @@ async fn unfinished_or_unrecorded_backup_is_not_imported() {
     let content = Box::pin(futures::stream::iter([Ok(Bytes::from(other.to_string()))]));
     let key = Key::Backup("renamed".parse().unwrap(), BackupFile::Record);
     store.put_stream(&key, content).await.unwrap();
-    // One bad backup does not keep the others out.
+    // A bad backup does not prevent the sync of others.
     put_record(&store, &record("zz-good", "Failed")).await;
 
     world.until("zz-good", is_complete).await;
@@ -195,14 +195,14 @@ async fn empty_location_deletes_no_backup() {
     put_record(&store, &record("b", "Completed")).await;
     world.until("a", is_complete).await;
     world.until("b", is_complete).await;
-    // As if what holds the folder were not mounted.
+    // As if the filesystem of the folder were not mounted.
     let backups = world.path("root").join("l/backups");
     std::fs::rename(&backups, world.path("root").join("elsewhere")).unwrap();
     wait_for_sync_round(&world, "l").await;
     for name in ["a", "b"] {
         world.until::<Backup>(name, |_| true).await;
     }
-    // It is back, without one of them.
+    // The folder is back, without one of them.
     std::fs::rename(world.path("root").join("elsewhere"), &backups).unwrap();
     store.delete_backup(&"a".parse().unwrap()).await.unwrap();
     world.until_gone::<Backup>("a").await;
@@ -270,7 +270,7 @@ async fn failed_sync_and_skipped_backups_are_shown_in_conditions() {
     let before = synced(&failing);
     std::fs::remove_file(&folder).unwrap();
     std::fs::rename(&aside, &folder).unwrap();
-    // One that cannot be read.
+    // An unreadable one.
     let broken =
         json!({"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": "broken"}});
     let mut broken = broken.to_string();

@@ -1,5 +1,5 @@
-//! Pods that backups have left frozen, and journals that stay because something is left. There is no node here:
-//! what counts is which commands the API server is asked to run, and what is noted of that.
+//! Pods that backups have left frozen, and journals that are kept because of leftovers. No node is needed:
+//! the tests check which commands the API server is asked to run, and what the journal records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,13 +72,13 @@ async fn put_journal(
         .unwrap();
 }
 
-/// What the journal of a run says.
+/// Entries of the journal of a run.
 async fn read_records(world: &World, uid: &str, name: &str) -> Vec<JournalEntry> {
     let (client, run) = (world.client.clone(), RunUid::new(uid).unwrap());
     ConfigMapJournal::open(client, &world.namespace, &run, "Backup", name).await.unwrap().1
 }
 
-/// The size of all pages of a journal. Opening it would take it away from the server.
+/// Size of all pages of a journal. Opening the journal would take it away from the server.
 async fn journal_size(world: &World, uid: &str) -> usize {
     let pages = ListParams::default().labels(&format!("{}={uid}", label::JOURNAL));
     let pages = world.api::<ConfigMap>().list(&pages).await.unwrap().items;
@@ -100,7 +100,7 @@ async fn frozen_pods_are_thawed_without_bucket_and_backup() {
     let backup = json!({"metadata": {"name": "over"}, "spec": spec, "status": status});
     let backup = world.create::<Backup>(backup).await.uid().unwrap();
     put_journal(&world, &backup, "over", vec![finished]).await;
-    // Of one that was deleted, the hooks were kept.
+    // The hooks of a deleted backup were saved.
     let deleted = "0d9a5a1b-6f0c-4f35-9c3e-8d0a3f6e2c3d";
     put_journal(&world, deleted, "gone", vec![orphaned]).await;
     let saved_hooks = json!({"hooks.json": hooks("go-on").to_string()});
@@ -141,7 +141,7 @@ async fn frozen_pod_is_thawed_while_its_backup_waits_for_operations() {
     let uid = trial.back_up("b", spec).await.uid().unwrap();
     trial.world.until::<Backup>("b", is_waiting).await;
     trial.world.end().await.unwrap();
-    // As if its node had been away when the items were through.
+    // As if its node had been unreachable at the end of the items.
     let pods = vec![pod(&trial.world, "db").await];
     let (client, run) = (trial.world.client.clone(), RunUid::new(&*uid).unwrap());
     let opened = ConfigMapJournal::open(client, &trial.world.namespace, &run, "Backup", "b").await;

@@ -1,4 +1,4 @@
-//! A thousand operations at once. It measures, so it runs only when asked for:
+//! A thousand concurrent operations. This is a measurement, so it runs only on request:
 //! `cargo test --release -p bowline-server --test it thousand -- --ignored --nocapture`.
 
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ use crate::bed::SETS;
 use crate::support::operations::OperationWorld;
 use crate::support::runs::{counts, is_over, phase};
 
-/// Operations of each set: those that succeed, fail, and never end.
+/// Operations of each set: some succeed, some fail, some never end.
 const GOOD: usize = 450;
 const BAD: usize = 25;
 const ENDLESS: usize = 25;
-/// How long good ones take, and how long all of them may.
+/// Duration of successful operations, and time limit for all.
 const TAKES_MS: u64 = 60_000;
 const TIMEOUT: &str = "2m";
-/// How many claims are created at a time.
+/// Number of claims that are created concurrently.
 const CONCURRENT_OPERATIONS: usize = 16;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn thousand_concurrent_operations_complete() {
                 let status = operation.status;
                 let is_over = status.phase.as_ref().is_some_and(OperationPhase::is_terminal);
                 match heard.get(&id) {
-                    // It was heard of for the last time.
+                    // Its last report.
                     Some((i64::MAX, _)) => continue,
                     Some((done, _)) if *done == status.n_completed && !is_over => continue,
                     Some((_, at)) => largest_gap = largest_gap.max(at.elapsed()),
@@ -97,7 +97,7 @@ async fn thousand_concurrent_operations_complete() {
     assert_eq!(phase(&ended), "PartiallyFailed");
 }
 
-/// The longest time between two polls of an operation, as the plugin with our SDK has noted them.
+/// The longest time between two polls of an operation, from the log of the SDK plugin.
 fn longest_pause(trial: &OperationWorld) -> Duration {
     let calls = std::fs::read_to_string(trial.world.path("sdk").join("calls")).unwrap();
     let mut asked: HashMap<&str, u64> = HashMap::new();

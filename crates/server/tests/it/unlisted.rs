@@ -1,4 +1,4 @@
-//! A plugin binary that could not be asked what it has: no run is as if it were not there.
+//! A plugin binary that cannot be listed: each run reports it.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::bed::SETS;
 use crate::support::operations::OperationWorld;
 use crate::support::runs::{Run, counts, is_over, is_waiting, phase};
 
-/// What a binary is replaced with that is a program, but answers nothing that the host knows.
+/// Replacement of a binary: a program without an answer that the host understands.
 const BROKEN: &str = "#!/bin/sh\necho no handshake\n";
 
 async fn assert_names_binary<K: Run>(trial: &OperationWorld, created: &K, binary: &Path) {

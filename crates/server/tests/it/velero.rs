@@ -201,7 +201,7 @@ async fn back_up_all(client: &Client, name: &str) {
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
 }
 
-/// Takes a backup with operations of a plugin: one that succeeds, and one that does not.
+/// Creates a backup with operations of a plugin: one succeeds, and one fails.
 async fn back_up_with_operations(bed: &Bed, plane: &ControlPlane, client: &Client) {
     let namespace = "app-operated";
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
@@ -275,7 +275,7 @@ fn assert_same_archives(velero: &BTreeMap<String, Value>, bowline: &BTreeMap<Str
     assert!(same * 100 > our_paths.len() * 98, "{same} of {} are the same", our_paths.len());
 }
 
-/// The objects of the rich cluster as they are, without what any restore changes.
+/// The objects of the rich cluster, without fields that every restore changes.
 async fn read_all(client: &Client) -> BTreeMap<String, Value> {
     let mut read = BTreeMap::new();
     for object in rich_cluster::objects() {

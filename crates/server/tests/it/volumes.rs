@@ -1,4 +1,4 @@
-//! Snapshots of volumes by real plugins. What the fixtures are told is in `plugins/fixture/README.md`.
+//! Snapshots of volumes by real plugins. `plugins/fixture/README.md` documents the settings of the fixtures.
 
 mod deleted_backups;
 mod failures;
@@ -67,7 +67,7 @@ impl SnapshotWorld {
         self.volume_of(id, id).await
     }
 
-    /// What can be behind a PersistentVolume: a folder with a file.
+    /// Storage of a PersistentVolume: a folder with a file.
     fn disk(&self, id: &str) {
         let folder = self.root().join("volumes").join(id);
         std::fs::create_dir_all(&folder).unwrap();
@@ -129,7 +129,7 @@ impl SnapshotWorld {
         all.items.into_iter().filter(|one| one.spec.backup == backup).collect()
     }
 
-    /// What snapshotters of our SDK were called for, in order: call and object.
+    /// Calls of snapshotters of our SDK, in order: call and object.
     fn calls(&self) -> Vec<(String, String)> {
         let calls = std::fs::read_to_string(self.world.path(self.set).join("calls"));
         let calls = calls.unwrap_or_default();
@@ -213,7 +213,7 @@ async fn snapshot_type_comes_from_backup_then_location_then_server() {
     assert_eq!(phase(&trial.ended("against-location").await), "Completed");
     assert_eq!(trial.called("upload-snapshot"), 1);
 
-    // Where neither says anything, the server's `--default-snapshot-type` does.
+    // Without a setting of either, the server's `--default-snapshot-type` applies.
     trial.world.end().await.unwrap();
     let unmarked = json!({"metadata": {"annotations": {key: null}}});
     trial.world.patch::<VolumeSnapshotLocation>("snaps", unmarked).await;

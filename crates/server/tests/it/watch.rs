@@ -1,4 +1,4 @@
-//! The helper that all controllers stand on.
+//! The watch that all controllers use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 #[error("for this test")]
 struct Failed;
 
-/// What the work on objects looked like.
+/// Record of the work on objects.
 #[derive(Default)]
 struct ReconcileLog {
     calls: HashMap<String, usize>,

@@ -1,4 +1,4 @@
-//! An admission webhook on this machine: just enough of HTTPS to refuse.
+//! An admission webhook on this machine: a minimal HTTPS server that rejects requests.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-/// How long a connection may be silent.
+/// Time limit for a silent connection.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Refuses everything that it is asked about, with this reason. It ends with this process.
+/// Rejects every request with this reason. It ends with this process.
 pub(crate) struct Webhook {
     port: u16,
     /// The certificates that it is known by, as text.
@@ -54,7 +54,7 @@ impl Webhook {
     }
 }
 
-/// Answers one request, and none if there is none.
+/// Answers one request, if there is one.
 fn answer(stream: TcpStream, config: Arc<ServerConfig>, reason: &str) -> Option<()> {
     stream.set_read_timeout(Some(SILENCE)).ok()?;
     stream.set_write_timeout(Some(SILENCE)).ok()?;

@@ -1,4 +1,4 @@
-//! What every backend must do.
+//! Rules for all backends.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 pub(crate) struct Subject {
     pub backend: Arc<dyn Backend>,
     pub bucket: &'static str,
-    /// What it promises about creation.
+    /// Guarantee of a conditional creation.
     pub guarantee: Guarantee,
 }
 

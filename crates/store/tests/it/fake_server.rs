@@ -1,4 +1,4 @@
-//! A server that answers as it is told, for what a healthy one never says.
+//! A server with configured answers, for answers that a healthy server never gives.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What came in: the first line, and the names and values of headers, in lower case.
+/// A request: the first line, and the names and values of headers, in lower case.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub line: String,

@@ -70,6 +70,22 @@ async fn keys_and_buckets_cannot_leave_the_root() {
 }
 
 #[tokio::test]
+async fn folders_nested_too_deep_are_refused_in_lists_and_count_as_content() {
+    let root = root();
+    let store = open(root.path()).await;
+    store.put_object(BUCKET, "backups/b/x", body("x")).await.unwrap();
+    let deep = format!("backups/deep/{}", "d/".repeat(40));
+    fs::create_dir_all(root.path().join(BUCKET).join(deep)).unwrap();
+    // A list without these folders would be wrong: they may hold files.
+    let error = store.list_objects(BUCKET, "backups/deep/").await.unwrap_err();
+    assert!(error.to_string().contains("nested too deep"), "{error}");
+    let backups = store.list_common_prefixes(BUCKET, "backups/", "/").await.unwrap();
+    assert_eq!(backups, ["backups/b/", "backups/deep/"]);
+    let keys = store.list_objects(BUCKET, "backups/b/").await.unwrap();
+    assert_eq!(keys, ["backups/b/x"], "other folders are not affected");
+}
+
+#[tokio::test]
 async fn symbolic_links_are_never_followed() {
     let root = root();
     let bucket = root.path().join(BUCKET);
@@ -219,7 +235,7 @@ async fn failed_write_is_reported_with_its_reason() {
     let missing_root = open(Path::new("/nowhere/at/all")).await;
     let error = missing_root.put_object(BUCKET, "a", body("x")).await.unwrap_err();
     assert!(error.message().contains("--filesystem-root"), "{error}");
-    // Where nobody can make files, root included.
+    // A folder in which no user can create files, including root.
     let read_only = open(Path::new("/proc")).await;
     let error = read_only.put_object("self", "a", body("x")).await.unwrap_err();
     assert!(error.message().contains("symbolic link"), "{error}");
@@ -269,7 +285,7 @@ async fn without_a_permit_the_old_object_is_kept() {
 
 #[test]
 fn delete_waiting_for_a_slow_disk_is_dropped_when_the_permit_ends() {
-    // One thread for all access to files, and it is busy.
+    // The only thread for access to files is busy.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).build().unwrap();
     let root = root();

@@ -1,4 +1,4 @@
-//! Our files against those that Velero's own types write; `golden/` made them.
+//! Compares our files with those that Velero's types write, which come from `golden/`.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn unpacked(packed: &[u8]) -> String {
     text
 }
 
-/// What Velero wrote, read and written by us, is the same to the byte.
+/// Files of Velero that are read and written by us are unchanged, byte by byte.
 fn assert_same<T: Serialize + DeserializeOwned + Default>(name: &str) {
     let expected = read(name);
     let mut packed = encode::gzip(Vec::new());

@@ -1,4 +1,4 @@
-//! A process that is killed while it writes.
+//! A process that is killed during a write.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Large objects, in processes of their own, so that their memory is not that of other tests.
+//! Large objects, in processes of their own, so that their memory can be measured alone.
 
 use bowline_store::Backend;
 use bytes::Bytes;
@@ -56,7 +56,7 @@ async fn put_and_get_large_object(store: &dyn Backend, bucket: &str) {
         let body = Box::pin(futures::stream::iter((0..count).map(piece)));
         async move { store.put_object(bucket, key, body).await.unwrap() }
     };
-    // What connections and buffers take is taken after a small one.
+    // Memory of connections and buffers is measured after a small object.
     put("small", 4).await;
     let before = peak_memory();
     put("large", PIECES).await;

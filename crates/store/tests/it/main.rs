@@ -1,5 +1,4 @@
-//! The conformance suite of backends over each of them; and what real servers, kills and files of
-//! Velero add to it.
+//! The conformance suite over each backend, and tests with real servers, kills and files of Velero.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

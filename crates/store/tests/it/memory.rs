@@ -1,4 +1,4 @@
-//! The bucket in memory.
+//! The in-memory bucket.
 
 use std::sync::Arc;
 

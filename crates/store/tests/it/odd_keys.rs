@@ -1,4 +1,4 @@
-//! Keys that anybody may have written into a bucket, and answers that are not those of a bucket.
+//! Unusual keys in a bucket, and answers of servers that are no S3 servers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A plugin's object store: Velero's own for S3, unmodified.
+//! The object store of a plugin: Velero's plugin for S3, unmodified.
 
 use std::os::unix::fs::symlink;
 
@@ -21,7 +21,7 @@ async fn veleros_aws_plugin_conforms_and_wins_over_the_built_in() {
     let config = real.config(&[]);
     let plugin = host.object_store("aws", config.clone()).await.unwrap();
     let backend = open("aws", &config, plugin, &BuiltIn::default()).await.unwrap();
-    // What tells it apart: it can only look before it creates.
+    // Difference from the built-in backend: it can only check before it creates.
     let subject = Subject { backend, bucket: BUCKET, guarantee: Guarantee::CheckedFirst };
     assert_conforms(&subject).await;
     let built_in = open("velero.io/aws", &config, None, &BuiltIn::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The built-in S3 backend, against a real S3 server, and against one that misbehaves.
+//! The built-in S3 backend, with a real S3 server and with one that misbehaves.
 
 use std::path::PathBuf;
 use std::sync::Arc;

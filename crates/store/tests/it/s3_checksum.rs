@@ -1,4 +1,4 @@
-//! Which checksum goes with what the built-in S3 backend stores: buckets that lock their objects take none without.
+//! Checksums of the built-in S3 backend. Buckets with Object Lock require one.
 
 use std::time::Duration;
 

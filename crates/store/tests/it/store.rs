@@ -156,7 +156,7 @@ async fn commit_creates_replaces_or_finds_its_own_record() {
     let store = store(memory.clone());
     let committed = store.commit(&backup("u", "PartiallyFailed")).await.unwrap();
     assert_eq!(committed, CommitOutcome::Created(Guarantee::Atomic));
-    // The answer was lost, and the try after it thinks otherwise: what was committed counts.
+    // The answer was lost, and the retry has other contents: the committed record counts.
     let CommitOutcome::AlreadyCommitted(found) =
         store.commit(&backup("u", "Completed")).await.unwrap()
     else {
@@ -164,7 +164,7 @@ async fn commit_creates_replaces_or_finds_its_own_record() {
     };
     assert_eq!(*found, backup("u", "PartiallyFailed"));
     assert_eq!(store.backup(&name()).await.unwrap(), Some(*found));
-    // A backup taken over from Velero, which writes the record early.
+    // A backup of Velero, which writes the record early.
     let early = bowline_store::encode::json_indented(&backup("u", "Finalizing")).unwrap();
     put_object(&memory, "p/backups/b/velero-backup.json", early).await;
     let committed = store.commit(&backup("u", "Completed")).await.unwrap();
@@ -202,7 +202,7 @@ async fn one_of_two_concurrent_commits_wins() {
 #[tokio::test]
 async fn without_conditional_create_the_record_is_read_back_after_the_commit() {
     let memory = memory();
-    // Another server writes its record between our look and our write.
+    // Another server writes its record between our check and our write.
     let other = memory.clone();
     let sneaky = memory.failing(move |call, key| {
         if call == StoreCall::Get {

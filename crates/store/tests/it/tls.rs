@@ -1,4 +1,4 @@
-//! Certificates: trusted if the location says so, or not looked at if it says that.
+//! Certificates of S3 servers: trusted if the location says so, or not verified if it says that.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

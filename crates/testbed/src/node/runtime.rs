@@ -162,7 +162,7 @@ async fn run(command: &mut Command) -> io::Result<()> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(text.lines().last().unwrap_or("it failed").to_owned()))
+    Err(io::Error::other(text.lines().last().unwrap_or("no output").to_owned()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md is true: each path exists, and each name is in the file that is named for it.
+//! Checks ARCHITECTURE.md: each path exists, and each name is in the file beside it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

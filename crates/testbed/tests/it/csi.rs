@@ -1,4 +1,4 @@
-//! Volumes and snapshots of a CSI driver, with the controllers that a cluster has.
+//! Volumes and snapshots of a CSI driver, with the controllers of a real cluster.
 
 use bowline_testbed::csi::{self, Switches};
 use bowline_testbed::{Bed, ControlPlane, Csi, Kwok, Node, Options, apply, node};
@@ -47,7 +47,7 @@ async fn snapshot_restores_what_a_pod_wrote() {
     cluster.run_pod("twin", "cloned").await;
     assert_eq!(exec("twin", "cat /data/text").await.unwrap(), "second");
 
-    // What is deleted in the cluster is deleted in the driver, and what is not stays.
+    // Snapshots that are deleted in the cluster are deleted in the driver, and others stay.
     assert_eq!(csi.snapshots().unwrap().len(), 1);
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "before").await;
     cluster.delete("v1", "Pod", "reader").await;
@@ -74,7 +74,7 @@ async fn switches_delay_or_fail_snapshots() {
     let volume = csi.volume(&cluster.volume_of("one").await);
     std::fs::write(volume.join("text"), "no pod was here").unwrap();
 
-    // One has a handle and is not ready, however long the other has been.
+    // One snapshot has a handle and is not ready, however old the other is.
     cluster.apply(snapshot("slow", "one")).await;
     cluster.apply(snapshot("quick", "one")).await;
     cluster.until_ready("quick").await;
@@ -90,7 +90,7 @@ async fn switches_delay_or_fail_snapshots() {
     csi.set_switches(&Switches::default()).unwrap();
     cluster.until_ready("slow").await;
 
-    // It gets ready by age, too.
+    // The snapshot also becomes ready after a time.
     csi.set_switches(&Switches { ready_after_ms: 1500, ..Switches::default() }).unwrap();
     cluster.apply(snapshot("aging", "one")).await;
     cluster.until_ready("aging").await;
@@ -109,7 +109,7 @@ async fn switches_delay_or_fail_snapshots() {
     let took = long.ended.unwrap().duration_since(long.began).unwrap();
     assert!(took.as_millis() >= 1000, "{took:?}");
 
-    // It fails for one claim, and only for as long as it should.
+    // The driver fails for one claim, and only as long as configured.
     let fail_create = vec!["default/two".to_owned()];
     csi.set_switches(&Switches { fail_create, ..Switches::default() }).unwrap();
     cluster.apply(snapshot("unlucky", "two")).await;
@@ -120,7 +120,7 @@ async fn switches_delay_or_fail_snapshots() {
     csi.set_switches(&Switches::default()).unwrap();
     cluster.until_ready("unlucky").await;
 
-    // It cannot be deleted, and goes once it can.
+    // The content cannot be deleted now, and is deleted once that is possible.
     let handle = cluster.until_handle("lucky").await;
     csi.set_switches(&Switches { fail_delete: vec!["*".to_owned()], ..Switches::default() })
         .unwrap();
@@ -207,7 +207,7 @@ async fn snapshot_known_only_by_its_handle_is_restored() {
     cluster.apply(snapshot("taken", "data")).await;
     let handle = cluster.until_handle("taken").await;
 
-    // As if in another cluster, with the same storage behind it.
+    // As if in another cluster with the same storage.
     cluster
         .apply(json!({
             "apiVersion": SNAPSHOTS,
@@ -230,7 +230,7 @@ async fn snapshot_known_only_by_its_handle_is_restored() {
     assert_eq!(std::fs::read_to_string(restored.join("text")).unwrap(), "precious");
     assert!(csi.calls().unwrap().iter().any(|call| call.method == "ListSnapshots"));
 
-    // It stays when its content goes, for that was the policy.
+    // The snapshot stays when its content is deleted, because of its policy.
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "found").await;
     let snapshots = cluster.api(SNAPSHOTS, "VolumeSnapshot");
     eventually("the snapshot's object is gone", async || {
@@ -318,13 +318,13 @@ fn snapshot(name: &str, claim: &str) -> Value {
     })
 }
 
-/// How often the snapshotter has asked how a snapshot is. It does so by creating it again.
+/// Number of times that the snapshotter has polled a snapshot, which it does by creating it again.
 fn completed_calls_for(csi: &Csi, handle: &str) -> usize {
     let calls = csi.calls().unwrap();
     calls.iter().filter(|call| call.id == handle && call.ended.is_some()).count()
 }
 
-/// What these tests ask of a cluster.
+/// Helpers for these tests.
 struct Cluster(Client);
 
 impl Cluster {
@@ -358,8 +358,8 @@ impl Cluster {
         Some(found.items.into_iter().map(|snapshot| snapshot.data).collect())
     }
 
-    /// Waits until a snapshot is ready. A controller that erred while somebody else wrote can forget it for
-    /// a quarter of an hour, so it is made to look now and then.
+    /// Waits until a snapshot is ready. A controller that failed because of a concurrent write can forget the snapshot
+    /// for a quarter of an hour, so it is triggered now and then.
     async fn until_ready(&self, snapshot: &str) {
         let mut polls = 0;
         eventually(&format!("snapshot {snapshot} is ready"), async || {
@@ -376,7 +376,7 @@ impl Cluster {
         .await;
     }
 
-    /// Changes a snapshot and its content a little, so that all controllers look at them.
+    /// Changes a snapshot and its content slightly, so that all controllers reconcile them.
     async fn trigger_reconcile(&self, snapshot: &str, status: &Value, number: u32) {
         let change = json!({"metadata": {"annotations": {"nudged": number.to_string()}}});
         let (change, params) = (Patch::Merge(change), PatchParams::default());
@@ -392,7 +392,7 @@ impl Cluster {
         Api::all_with(self.0.clone(), &ApiResource::from_gvk(&resource))
     }
 
-    /// Waits until a snapshot could not be taken; what is said about it.
+    /// Waits until a snapshot has failed; returns its error.
     async fn until_failed(&self, snapshot: &str) -> String {
         eventually(&format!("snapshot {snapshot} fails"), async || {
             Some(self.status(snapshot).await["error"]["message"].as_str()?.to_owned())
@@ -400,7 +400,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until the driver has taken a snapshot, ready or not.
+    /// Waits until the driver has created a snapshot, ready or not.
     async fn until_handle(&self, snapshot: &str) -> String {
         let contents = self.contents();
         eventually(&format!("snapshot {snapshot} has a handle"), async || {

@@ -1,7 +1,8 @@
-//! What is left on the machine when a test process is killed: nothing.
+//! Nothing is left on the machine when a test process is killed.
 //!
-//! The victim is this very test binary, started again with the name of an ignored test that brings
-//! a bed up, says so, and waits to be killed.
+//! The victim is this test binary, started again with the name of an ignored test, which starts a bed, reports that,
+//! and
+//! waits to be killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -38,7 +39,7 @@ async fn victim_with_a_node() {
     let bed = Bed::isolated().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let _node = Node::start(&plane).await.unwrap();
-    // With a container running, there is a shim that outlives containerd and kubelet.
+    // A running container has a shim that outlives containerd and kubelet.
     let client = plane.client().await.unwrap();
     crate::node::run_pod(&client, "victim").await;
     wait_to_be_killed(&bed).await;

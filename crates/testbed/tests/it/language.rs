@@ -49,14 +49,14 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// What to write instead of a name that contains a ruled-out word.
+/// Replacement for a name that contains a ruled-out word.
 fn replacement_of_word(name: &str) -> Option<&'static str> {
     let words = words(name);
     let found = WORDS.iter().find(|(out, _)| words.iter().any(|word| out.contains(&&**word)));
     found.map(|(_, instead)| *instead)
 }
 
-/// What to write instead of a name, if it is ruled out.
+/// Replacement for a name, if it is ruled out.
 fn replacement(name: &str) -> Option<&'static str> {
     let whole = words(name).join("_");
     let by_name = NAMES.iter().find(|(out, _)| out.contains(&&*whole));

@@ -1,4 +1,4 @@
-//! The test bed, tried on this machine; and the rules of the workspace, checked.
+//! The test bed, and the rules of the workspace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

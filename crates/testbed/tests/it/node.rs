@@ -55,7 +55,7 @@ async fn two_nodes_on_one_machine_are_isolated() {
     };
     let (one, other) = tokio::join!(start(), start());
     drop(one);
-    // What ended there did not touch what runs here.
+    // The cleanup there did not affect the processes here.
     let mut kubectl = other.0.kubectl().await.unwrap();
     let exec_output =
         run_for_output(kubectl.args(["exec", "alone", "--", "echo", "still here"])).await;

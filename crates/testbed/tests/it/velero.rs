@@ -1,4 +1,4 @@
-//! Real Velero on our resource definitions, and our types on Velero's.
+//! Real Velero with our resource definitions, and our types with Velero's.
 
 use bowline_api::{Backup, BackupPhase, Restore, RestorePhase, crds};
 use bowline_testbed::{Bed, ControlPlane, Options, S3, Velero, apply, velero};
@@ -60,8 +60,8 @@ async fn velero_backs_up_and_restores_with_bowlines_crds() {
     assert_eq!(maps.get("treasure").await.unwrap().data.unwrap()["gold"], "much");
 }
 
-/// A field that a newer Velero added, at three depths. Under our definitions it is kept because
-/// they keep what they do not know; under Velero's because the newer Velero brought its own.
+/// A field that a newer Velero has added, at three depths. Our definitions keep unknown fields, and
+/// the newer Velero has installed its own definitions.
 #[tokio::test]
 async fn unknown_fields_survive_read_modify_write_with_both_crds() {
     let own_crds = crds::all().into_iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
@@ -97,7 +97,7 @@ fn future_backup() -> Value {
     })
 }
 
-/// What a newer Velero's definition of Backup would have; the others stay as they are.
+/// Definition of Backup as a newer Velero might have it; the others are unchanged.
 fn add_future_fields(mut crd: Value) -> Value {
     if crd.pointer("/spec/names/kind") == Some(&json!("Backup")) {
         let schema = "/spec/versions/0/schema/openAPIV3Schema/properties";
@@ -109,8 +109,8 @@ fn add_future_fields(mut crd: Value) -> Value {
     crd
 }
 
-/// Installs the definitions, has a newer Velero write a Backup, and reads, changes and writes it
-/// with our type. Returns what is stored then.
+/// Installs the definitions, writes a Backup as a newer Velero would, and reads, changes and writes
+/// it with our type. Returns the stored object.
 async fn rewrite_with_crds(definitions: Vec<Value>) -> Value {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The rules of the workspace: which crate may use which, and where versions are written.
+//! Rules of the workspace: the dependencies of each crate, and the place of versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -68,7 +68,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
     ),
 ];
 
-/// What any crate may use in its tests.
+/// Dependencies that the tests of any crate may use.
 const TEST_DEPENDENCIES: [&str; 5] = [
     "bowline-api",
     "bowline-plugin-check",
@@ -236,7 +236,7 @@ fn release_binary_contains_neither_test_bed_nor_fakes() {
     assert!(!has_package(&release, "bowline-test-features"));
     let fakes = with_test_features(release);
     assert!(fakes.is_empty(), "{fakes:?}");
-    // What ships is built that way.
+    // The shipped binary is built that way.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let image = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
     let builds: Vec<_> = image.lines().filter(|line| line.contains("cargo build")).collect();

@@ -83,8 +83,14 @@ fn errors_name_the_config_key() {
             "unknown config key \"root\"; valid keys: credentialsFile, keepLocal, node, passwordFile, \
              region, repository, roots, stateDir, uploadLimit",
         ),
-        (&[("roots", "/a"), ("uploadLimit", "0")], "\"uploadLimit\" is not a number of bytes"),
-        (&[("roots", "/a"), ("uploadLimit", "10M")], "\"uploadLimit\" is not a number of bytes"),
+        (
+            &[("roots", "/a"), ("uploadLimit", "0")],
+            "\"uploadLimit\" must be a positive number of bytes",
+        ),
+        (
+            &[("roots", "/a"), ("uploadLimit", "10M")],
+            "\"uploadLimit\" must be a positive number of bytes",
+        ),
     ] {
         let error = refusal_message(pairs);
         assert!(error.contains(words), "{pairs:?}: {error}");

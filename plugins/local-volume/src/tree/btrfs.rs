@@ -82,7 +82,7 @@ fn holds_subvolumes(volume: BorrowedFd<'_>) -> Result<bool> {
         ioctl::ioctl(volume, Updater::<GET_SUBVOL_ROOTREF, References>::new(&mut references))
     };
     match result {
-        // More than there is room for.
+        // More than fits.
         Err(Errno::OVERFLOW) => Ok(true),
         asked => asked.map(|()| references.count > 0),
     }

@@ -28,7 +28,7 @@ pub(crate) enum ContentOutcome {
     Empty,
 }
 
-/// True as long as it is worth asking a filesystem to share.
+/// True while the filesystem may support sharing.
 #[derive(Debug)]
 pub(crate) struct ReflinkSupport(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! Filesystems that can share the content of files, and others.
+//! Filesystems with and without reflinks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Disks without room.
+//! Full disks.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Paths, ids and repositories that want to lead elsewhere.
+//! Paths, ids and repositories that try to escape their folder.
 
 use std::fs;
 use std::io::Cursor;

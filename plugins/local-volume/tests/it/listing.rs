@@ -1,4 +1,4 @@
-//! All that there is to see of a tree, to compare two.
+//! Everything that a tree shows, for comparison with another.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

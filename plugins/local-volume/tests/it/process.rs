@@ -1,4 +1,4 @@
-//! The plugin as the process that it is, started and killed as by a server.
+//! The plugin as a process, started and killed as by a server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! The repository itself: who may open it, and how it comes about.
+//! The repository: access, and initialization.
 
 use std::fs;
 

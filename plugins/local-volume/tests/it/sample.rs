@@ -1,4 +1,4 @@
-//! A volume with everything that a volume may have in it.
+//! A volume with all types of files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};

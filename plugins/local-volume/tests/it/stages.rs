@@ -89,7 +89,7 @@ async fn progress_reports_creation_then_upload() {
     assert_eq!((created.done, created.total, &*created.units), (7, 7, "Bytes"));
     let method = env.record_of(&snapshot)["cloned"]["method"].as_str().unwrap().to_owned();
     let expected = match method.as_str() {
-        "copy" => "copied plainly: 1 files, 7 bytes",
+        "copy" => "copied: 1 files, 7 bytes",
         "reflink" => "cloned by copy-on-write: 1 files, 7 bytes",
         other => panic!("{other}"),
     };

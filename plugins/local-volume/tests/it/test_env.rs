@@ -1,4 +1,4 @@
-//! A root with a volume, a repository beside it, and the plugin in our own process.
+//! A root with a volume, a repository beside it, and the plugin in this process.
 
 use std::collections::BTreeMap;
 use std::fs;

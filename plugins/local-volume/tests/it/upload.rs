@@ -1,4 +1,4 @@
-//! The second stage: canceled, done again, done by two at once.
+//! The second stage: canceled, repeated, and run by two callers at once.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Under Velero itself, which knows version 1 only.
+//! The plugin under Velero, which knows only version 1.
 
 use std::fs;
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ pub(crate) struct CsiSnapshot {
 /// Snapshot that the files of a backup name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CsiSnapshotRecord {
-    /// Claim of which it was taken.
+    /// Claim that was snapshotted.
     pub(crate) claim: String,
     pub(crate) handle: String,
     /// True if the file records it as usable.
@@ -46,7 +46,7 @@ pub(crate) struct CsiEvidence {
     /// Snapshots of a backup that the driver has.
     pub(crate) snapshots: Vec<CsiSnapshot>,
     pub(crate) records: Vec<CsiSnapshotRecord>,
-    /// Those that it had when all of them were recorded and the server was dead.
+    /// Snapshots at the time when all of them were recorded and the server was dead.
     pub(crate) recorded_handles: Option<BTreeSet<String>>,
     /// Objects in the cluster for its snapshots, although the backup has ended.
     pub(crate) objects: Vec<String>,

@@ -8,7 +8,7 @@ use super::{CsiSnapshot, RunEvidence};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PluginSnapshot {
     pub(crate) id: String,
-    /// PersistentVolume of which it was taken.
+    /// PersistentVolume that was snapshotted.
     pub(crate) volume: String,
     /// Request that created it.
     pub(crate) request: String,
@@ -19,7 +19,7 @@ pub(crate) struct PluginSnapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
     pub(crate) id: String,
-    /// PersistentVolume of which it was taken.
+    /// PersistentVolume that was snapshotted.
     pub(crate) volume: String,
     pub(crate) is_completed: bool,
 }
@@ -68,7 +68,7 @@ impl<'a> WarningMatcher<'a> {
         Self(texts.iter().map(split_words).collect())
     }
 
-    /// True if there is a further warning with one of these words; it is used up.
+    /// True if another warning contains one of these words; each warning counts once.
     pub(super) fn take_matching(&mut self, any_of: &[&str]) -> bool {
         let matches_any = |notice: &&mut Option<BTreeSet<&str>>| {
             let warning_words = notice.as_ref();

@@ -118,7 +118,7 @@ pub(crate) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<
     volumes.into_iter().map(|volume| format!("the data of {}", volume.name)).collect()
 }
 
-/// Snapshots that a file of a backup names. One that was never taken has no id.
+/// Snapshots that a file of a backup names. A snapshot that was never created has no id.
 pub(crate) fn snapshot_records(records: &Value) -> Vec<SnapshotRecord> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let recorded = |record: &Value| SnapshotRecord {

@@ -2,6 +2,7 @@ use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::velero_flags::UnsupportedFlag;
 
 #[derive(Debug, clap::Parser)]
 struct TestCommand {

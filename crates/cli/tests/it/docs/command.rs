@@ -1,10 +1,10 @@
-//! Commands of ours in what is typed, as far as it takes to ask whether they exist.
+//! Finds our commands in shell text, to check whether they exist.
 
-/// What may stand before a command of ours in a line.
+/// Words that may precede a command of ours in a line.
 const COMMAND_PREFIXES: [&str; 6] = ["", "<(", "|", ";", "&&", "kubectl"];
 /// Ends flags.
 const END_OF_FLAGS: &str = "--";
-/// Says that something is left out.
+/// Mark for an omitted part.
 const ELLIPSIS: char = '…';
 
 /// The words after `bowline`, for each time that it is called in `text`. Alternatives are taken apart:

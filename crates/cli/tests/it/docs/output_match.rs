@@ -1,9 +1,9 @@
-//! Whether what a command says has the shape of what a page shows: the same words and columns, whatever
-//! the numbers, names with numbers in them, times, and paths.
+//! Compares the output of a command with the output on a page: the same words and columns. Numbers, generated names,
+//! times and paths may differ.
 
 /// Says that lines, or the rest of one, are left out.
 const ELLIPSIS: &str = "…";
-/// Those that may be shown and not come, or come and not be shown: it depends on when one looks.
+/// Words that may be missing on either side, depending on the time of the command.
 const TRANSIENT_PHASES: [&str; 6] =
     ["New", "Queued", "ReadyToStart", "InProgress", "WaitingForPluginOperations", "Finalizing"];
 
@@ -58,7 +58,7 @@ fn is_match(shown: &str, actual: &str) -> bool {
     actual.next().is_none()
 }
 
-/// Whether a word is one of those that differ each time.
+/// True if a word differs from run to run.
 fn is_value(word: &str) -> bool {
     word.contains(|letter: char| letter.is_ascii_digit()) || word.starts_with('/')
 }

@@ -1,4 +1,4 @@
-//! The pages, and what in them is typed.
+//! Parses the pages into blocks of commands and output.
 
 use std::path::{Path, PathBuf};
 
@@ -21,24 +21,24 @@ pub(super) struct Page {
     pub(super) spans: Vec<Span>,
 }
 
-/// What stands between two fences.
+/// A fenced block.
 pub(super) struct Block {
-    /// Where its first fence is.
+    /// Line of its first fence.
     pub(super) line: usize,
     pub(super) language: String,
     pub(super) lines: Vec<String>,
     pub(super) not_run: Option<String>,
-    /// How its last command ends.
+    /// Exit code of its last command.
     pub(super) code: i32,
 }
 
-/// What stands between two backticks.
+/// Text in backticks.
 pub(super) struct Span {
     pub(super) line: usize,
     pub(super) text: String,
 }
 
-/// A command, and what is shown beneath it.
+/// A command, and the output below it.
 pub(super) struct Step {
     pub(super) line: usize,
     pub(super) command: String,
@@ -109,7 +109,7 @@ impl Block {
         }
     }
 
-    /// Its commands, if it is one of those that are typed.
+    /// Commands of the block, if its commands are run.
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::new();
         if self.language != CONSOLE_LANGUAGE {
@@ -134,7 +134,7 @@ impl Block {
     }
 }
 
-/// Whether the next line still belongs to the command.
+/// True if the next line belongs to the command.
 fn is_open(command: &str, shown: &[String]) -> bool {
     let waits_for = command.split_once("<<").map(|(_, rest)| {
         let word = rest.split_whitespace().next().unwrap_or_default();
@@ -144,7 +144,7 @@ fn is_open(command: &str, shown: &[String]) -> bool {
     shown.is_empty() && (waits || command.ends_with('\\'))
 }
 
-/// What stands in backticks, on one line or over two.
+/// Text in backticks, on one line or over two.
 fn spans(prose: &str) -> Vec<Span> {
     let mut spans = Vec::new();
     let mut line = 1;

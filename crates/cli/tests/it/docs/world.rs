@@ -1,7 +1,7 @@
-//! A cluster and an S3 server in which pages are followed, each by somebody with a home of his own.
+//! A cluster and an S3 server in which the commands of the pages run, each page with its own home directory.
 //!
-//! What a page takes for granted is made by a script of its name in `world/`: `begin` before the first
-//! block, `before_2` before the second block of commands, `end` after the last one.
+//! A script in `world/` with the name of the page sets up what the page assumes: `begin` before the first block,
+//! `before_2` before the second block of commands, `end` after the last one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ use crate::cluster::full_account;
 
 /// Set on all that is started for a page, so that it can be found and ended.
 const MARK_VARIABLE: &str = "BOWLINE_DOCS_MARK";
-/// How long a command may take. One of them builds a plugin.
+/// Time limit of a command. One of them builds a plugin.
 const TIMEOUT: Duration = Duration::from_mins(30);
-/// For how long somebody looks again until it is as the page shows.
+/// Time for which a command is repeated until its output is as on the page.
 const RETRY_TIMEOUT: Duration = Duration::from_mins(2);
-/// Where it is noted in which folder somebody is.
+/// File with the current directory of the reader.
 const FOLDER_FILE: &str = ".folder";
-/// How long what runs in the background has to end.
+/// Time limit for background processes to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) struct World {
@@ -52,13 +52,13 @@ pub(super) struct World {
 
 /// A server that runs without anybody typing that.
 struct Server {
-    /// That of the account that `bowline install` makes.
+    /// Kubeconfig with the account of `bowline install`.
     kubeconfig: PathBuf,
     /// Rights of that account, for pages in which nothing is installed.
     roles: PathBuf,
 }
 
-/// Somebody who follows a page.
+/// A reader who follows a page.
 struct PageRunner<'a> {
     world: &'a World,
     page: &'a Page,
@@ -123,7 +123,7 @@ impl World {
         world
     }
 
-    /// Does what a page says. Tells what was not as it says.
+    /// Runs the commands of a page. Returns the differences from the page.
     pub(super) fn follow(&self, page: &Page) -> Result<(), String> {
         let typed = |block: &&Block| block.language == CONSOLE_LANGUAGE;
         if page.blocks.iter().filter(typed).all(|block| block.not_run.is_some()) {
@@ -161,7 +161,7 @@ impl<'a> PageRunner<'a> {
         Ok(())
     }
 
-    /// Types a command, and looks at how it ends and what it says.
+    /// Runs a command, and compares its exit code and output.
     fn run_step(&self, step: &Step, code: i32) -> Result<(), String> {
         let deadline = Instant::now() + RETRY_TIMEOUT;
         loop {
@@ -200,7 +200,7 @@ impl<'a> PageRunner<'a> {
         (ended.code == Some(0)).then_some(()).ok_or_else(|| format!("{position}: {}", ended.output))
     }
 
-    /// Runs a function of the scripts, if there is one of that name.
+    /// Runs a function of the scripts, if it exists.
     fn hook(&self, function: &str) -> Result<(), String> {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/docs/world");
         let page = Path::new(&self.page.name).file_stem().unwrap_or_default();
@@ -217,7 +217,7 @@ impl<'a> PageRunner<'a> {
         (ended.code == Some(0)).then_some(()).ok_or_else(problem)
     }
 
-    /// What the server has said, at its end.
+    /// The last lines of the server's log.
     fn log(&self) -> String {
         let log = std::fs::read_to_string(self.home.path().join("server.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -225,14 +225,14 @@ impl<'a> PageRunner<'a> {
         if last.is_empty() { last } else { format!("\nthe server:\n{last}") }
     }
 
-    /// The folder that somebody is in.
+    /// The current directory of the reader.
     fn folder(&self) -> PathBuf {
         let recorded =
             std::fs::read_to_string(self.home.path().join(FOLDER_FILE)).unwrap_or_default();
         if recorded.is_empty() { self.home.path().to_owned() } else { recorded.trim_end().into() }
     }
 
-    /// Has a shell run something. What it leaves in the background goes on.
+    /// Runs a command in a shell. Its background processes continue.
     fn shell(&self, text: &str) -> Ended {
         let (world, home) = (self.world, self.home.path());
         let output = home.join(".said");
@@ -290,7 +290,7 @@ impl<'a> PageRunner<'a> {
 }
 
 impl Drop for PageRunner<'_> {
-    /// Ends what a page has left running.
+    /// Ends the processes that a page has left running.
     fn drop(&mut self) {
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let mut signal = Signal::SIGTERM;
@@ -318,15 +318,15 @@ impl Drop for PageRunner<'_> {
     }
 }
 
-/// What is typed, as one shell runs it. The port for metrics is one of the machine, which may be in use:
-/// a server that is started on it does without.
+/// Commands, as one shell runs them. The port for metrics may be in use on this machine: a server that is started with
+/// it does not serve metrics.
 fn shell_text(command: &str) -> String {
     let function = "bowline() { command bowline \"$@\" --metrics-address 0; }\n";
     let function = if command.starts_with("bowline server") { function } else { "" };
     format!("set -o pipefail\n{function}{command}\ncode=$?\npwd > ~/{FOLDER_FILE}\nexit $code")
 }
 
-/// Whether a command changes nothing, so that it can be repeated until it shows what is expected.
+/// True if a command changes nothing, so that it can be repeated until its output is as expected.
 fn is_read_only(command: &str) -> bool {
     let mut words = command.split_whitespace();
     let program = words.next();
@@ -334,7 +334,7 @@ fn is_read_only(command: &str) -> bool {
     ["bowline", "kubectl"].map(Some).contains(&program) && words.any(is_read_verb)
 }
 
-/// With another home the toolchain would not be found. What is built is kept beside what tests build.
+/// The toolchain is not found with another home directory. Builds are cached beside those of the tests.
 fn keep_toolchain(command: &mut Command) {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     for (variable, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {

@@ -1,4 +1,4 @@
-//! What lies in the bucket, seen as files.
+//! The files in the bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -9,10 +9,10 @@ use bowline_api::{Backup, BackupPhase};
 use flate2::read::MultiGzDecoder;
 use kube::ResourceExt as _;
 
-/// Where the S3 server keeps what is not yet an object.
+/// Folder of the S3 server for incomplete uploads.
 const TEMPORARY_PREFIX: &str = ".sgwtmp";
 
-/// A file as it was written: which one, when and how long. Whoever writes it again makes another of it.
+/// A version of a file: its path, time and length. Writing the file again makes another version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileVersion {
     inode: u64,
@@ -28,7 +28,7 @@ impl Bucket {
         let mut objects = BTreeMap::new();
         let mut folders = vec![self.0.clone()];
         while let Some(folder) = folders.pop() {
-            // What is there now may be gone in a moment.
+            // A listed file may be deleted meanwhile.
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
                 let path = entry.path();
                 let Ok(data) = std::fs::symlink_metadata(&path) else { continue };

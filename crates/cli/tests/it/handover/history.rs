@@ -1,4 +1,4 @@
-//! What became of Schedules and Backups, as the API server tells it: every change, in the order of its versions.
+//! History of Schedules and Backups from the API server: every change, in the order of resource versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ enum Change {
     ScheduleAdvanced { schedule: String, until: Second },
     /// A Backup is there.
     BackupCreated { backup: String },
-    /// It says where it is.
+    /// A change, with its position.
     BackupPhaseChanged { backup: String, phase: BackupPhase },
-    /// It is gone.
+    /// A deletion.
     BackupDeleted { backup: String },
     /// The rest is not known.
     WatchFailed { reason: String },
@@ -36,19 +36,19 @@ enum Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History(Arc<Mutex<BTreeSet<(u64, usize)>>>, Arc<Mutex<Vec<Change>>>);
 
-/// What became of a Schedule's times.
+/// Outcome of the times of a Schedule.
 #[derive(Debug, Default)]
 pub(crate) struct ScheduleSummary {
     /// Backups that were made.
     pub(crate) backups: usize,
     /// Times that had passed when a later one was kept, and that one stands for them.
     pub(crate) skipped_times: usize,
-    /// Backups that were made by a server that did not come to note it.
+    /// Backups whose server ended before it recorded them in the Schedule.
     pub(crate) unrecorded: usize,
 }
 
 impl History {
-    /// Begins to watch a namespace in which there is nothing yet.
+    /// Begins to watch an empty namespace.
     pub(crate) fn watch_namespace(env: &TestEnv) -> Self {
         let history = Self::default();
         history.watch(env.api::<Schedule>(), |schedule: &Schedule, _| {
@@ -137,7 +137,7 @@ impl History {
         order.iter().map(|(_, number)| changes[*number].clone()).collect()
     }
 
-    /// How often a Schedule has noted that it did its work.
+    /// Number of times that a Schedule has recorded a backup.
     pub(crate) fn advance_count(&self, name: &str) -> usize {
         let changes = self.changes();
         let advances: BTreeSet<Second> = changes
@@ -176,11 +176,11 @@ impl History {
         assert!(unfinished.is_empty(), "{unfinished:?}");
     }
 
-    /// No time of a Schedule that is due each so many seconds is missed or kept twice.
+    /// No time of a Schedule with a fixed interval is missed or used twice.
     ///
-    /// Its times follow from what it has noted, one pause after the other. When it is noted that all until some
-    /// moment are done, the Backup of the last time before that moment is there: it stands for those before it
-    /// that have none, because no server could make them or an earlier Backup had not got far enough.
+    /// The times follow from the recorded ones, one interval after the other. When all times until some moment are
+    /// recorded, the Backup of the last time before that moment exists. It stands for earlier times without a Backup,
+    /// because no server was active then, or an earlier Backup was still running.
     pub(crate) fn assert_schedule_is_kept(&self, name: &str, interval: Second) -> ScheduleSummary {
         let mut summary = ScheduleSummary::default();
         let mut last_time = None;

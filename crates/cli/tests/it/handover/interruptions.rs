@@ -1,4 +1,4 @@
-//! When servers are interrupted.
+//! Instants at which servers are interrupted.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ const ARCHIVE: &str = ".tar.gz";
 const LOG: &str = "-logs.gz";
 const LIST: &str = "-resource-list.json.gz";
 
-/// When a server is interrupted.
+/// Instant of an interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterruptionPoint {
     /// After some time.
     Any,
-    /// When it has sent a request, which never comes back.
+    /// When the server has sent a request, which never returns.
     RequestSent(RequestMatcher),
-    /// When its request was broken off, and is about to be sent again.
+    /// When the request of the server was broken off, and is about to be repeated.
     BeforeRetry(RequestMatcher),
-    /// When it has sent a request, which is held until its time is over. Then it goes on, and what comes of it is
-    /// the first thing that the server sees.
+    /// When the server has sent a request, which is held until the Lease has expired. Then the server continues, and
+    /// first receives the answer.
     RequestDelayed(RequestMatcher),
 }
 
@@ -34,7 +34,7 @@ const fn held_after(method: &'static str, end: &'static str) -> RequestMatcher {
     RequestMatcher { method, end, hold_point: HoldPoint::After }
 }
 
-/// When servers are paused.
+/// Instants at which servers are paused.
 pub(crate) const PAUSES: [InterruptionPoint; 16] = [
     InterruptionPoint::Any,
     InterruptionPoint::Any,
@@ -46,7 +46,7 @@ pub(crate) const PAUSES: [InterruptionPoint; 16] = [
     InterruptionPoint::BeforeRetry(held_before("PUT", ARCHIVE)),
     InterruptionPoint::BeforeRetry(held_before("PUT", ARCHIVE)),
     InterruptionPoint::BeforeRetry(held_before("PUT", LOG)),
-    // The bucket has said that there is no record. The server hears it when there is one.
+    // The bucket has answered that there is no record. The server receives the answer when there is one.
     InterruptionPoint::RequestDelayed(held_after("HEAD", RECORD)),
     InterruptionPoint::RequestDelayed(held_after("HEAD", RECORD)),
     InterruptionPoint::RequestDelayed(held_before("PUT", RECORD)),
@@ -56,7 +56,7 @@ pub(crate) const PAUSES: [InterruptionPoint; 16] = [
     InterruptionPoint::RequestDelayed(held_after("PUT", LIST)),
 ];
 
-/// When servers are killed.
+/// Instants at which servers are killed.
 pub(crate) const KILLS: [InterruptionPoint; 16] = [
     InterruptionPoint::Any,
     InterruptionPoint::Any,
@@ -76,7 +76,7 @@ pub(crate) const KILLS: [InterruptionPoint; 16] = [
     InterruptionPoint::RequestSent(held_after("PUT", LIST)),
 ];
 
-/// Numbers that look random, and are the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 pub(crate) struct SeededRandom(u64);
 
 impl SeededRandom {

@@ -1,8 +1,8 @@
-//! What a server may send that goes on after its time is over.
+//! Requests that a server may still send after its Lease has expired.
 //!
-//! Nothing, but for what the system had almost taken when it was paused: a request that was looked at in the very
-//! instant before, and whose connection was there. A connection that is made afterwards carries nothing, since making
-//! it takes another look.
+//! None, except a request that the system had almost accepted when the server was paused: it was checked right before,
+//! and its connection existed. A connection that is made later carries nothing, because connecting checks the Lease
+//! again.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::bucket::backup_name_of;
 use super::recording_proxy::RecordedWrite;
 
-/// Says what was wrong with what a server wrote after it went on.
+/// Returns what was wrong with the writes of a server after it continued.
 pub(crate) fn check_late_writes(
     writes: &[RecordedWrite],
     resumed_at: Instant,
@@ -50,10 +50,10 @@ mod tests {
     const RUNS: &str = "/bucket/backups/runs/runs.tar.gz";
     const SCRATCH: &str = "/bucket/scratch/x";
 
-    /// When, in seconds, a connection was made and its request was there.
+    /// Seconds at which a connection was made and its request arrived.
     type Sent = (u64, u64, &'static str, u16);
 
-    /// The server is paused at second 10 and goes on at second 20.
+    /// The server is paused at second 10 and continues at second 20.
     fn check(sent: &[Sent]) -> Result<(), String> {
         let begin = Instant::now();
         let second = |number| begin + Duration::from_secs(number);

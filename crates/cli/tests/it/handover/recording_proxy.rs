@@ -1,4 +1,4 @@
-//! The way of one server to the bucket: each request is seen, and one of them can be held.
+//! Connection of one server to the bucket. Each request is recorded, and one can be held.
 //!
 //! It is an HTTP proxy, so that two servers with the same storage location have one each.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long a request is held at most, and how long the bucket may take.
+/// Time limits for a held request, and for an answer of the bucket.
 const HOLD_TIMEOUT: Duration = Duration::from_mins(3);
 /// The longest request.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
@@ -17,38 +17,38 @@ const MAX_REQUEST_BYTES: usize = 64 << 20;
 /// A request that was to change something, and reached the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedWrite {
-    /// When its connection was there. Each request has its own.
+    /// Time of the connection. Each request has its own.
     pub(crate) connected: Instant,
-    /// When the server had sent it.
+    /// Time at which the server had sent it.
     pub(crate) at: Instant,
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) status: u16,
 }
 
-/// Where a request is held.
+/// Point at which a request is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldPoint {
     /// Before the bucket has seen it.
     Before,
-    /// When the bucket has answered.
+    /// After the answer of the bucket.
     After,
 }
 
-/// What becomes of a request that was held.
+/// End of a held request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseMode {
-    /// It goes on, as if nothing had been.
+    /// The request continues unchanged.
     Forward,
     /// Its connection ends.
     Disconnect,
 }
 
-/// Which request is held: the next one that fits.
+/// The next request to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestMatcher {
     pub(crate) method: &'static str,
-    /// What its path ends with.
+    /// End of the path.
     pub(crate) end: &'static str,
     pub(crate) hold_point: HoldPoint,
 }
@@ -59,7 +59,7 @@ struct ProxyState {
     matcher: Option<RequestMatcher>,
     held_path: Option<String>,
     release: Option<ReleaseMode>,
-    /// How many requests that were held have met their fate.
+    /// Number of held requests that have ended.
     released: usize,
 }
 
@@ -102,7 +102,7 @@ impl RecordingProxy {
         &self.url
     }
 
-    /// What has reached the bucket.
+    /// Requests that have reached the bucket.
     pub(crate) fn writes(&self) -> Vec<RecordedWrite> {
         self.shared.state.lock().writes.clone()
     }
@@ -113,15 +113,14 @@ impl RecordingProxy {
         (state.matcher, state.held_path, state.release) = (Some(matcher), None, None);
     }
 
-    /// The path of the request that is held, if there is one by then.
+    /// Path of the held request, if there is one by the deadline.
     pub(crate) fn wait_for_held(&self, wait: Duration) -> Option<String> {
         let mut state = self.shared.state.lock();
         self.shared.changed.wait_while_for(&mut state, |state| state.held_path.is_none(), wait);
         state.held_path.clone()
     }
 
-    /// Lets the request go that is held, and holds no other. Returns when it has met its fate: the server need only
-    /// look.
+    /// Releases the held request, and holds no other. Returns when its answer is available to the server.
     pub(crate) fn release(&self, mode: ReleaseMode) {
         let mut state = self.shared.state.lock();
         state.matcher = None;

@@ -1,4 +1,4 @@
-//! Two servers as processes, and the Lease that says which of them works.
+//! Two servers as processes, and the Lease that selects the active one.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,7 +19,7 @@ const LEASE_FLAGS: [&str; 3] = [
     "--leader-elect-renew-deadline=2s",
     "--leader-elect-retry-period=250ms",
 ];
-/// How a server ends that cannot go on.
+/// End of a server that cannot continue.
 const CANNOT_RUN: i32 = 2;
 
 /// A server. It is killed when this is dropped.
@@ -34,7 +34,7 @@ pub(crate) struct ServerPair<'a> {
     env: &'a TestEnv,
     bed: &'a Bed,
     pub(crate) servers: [Server; 2],
-    /// How often one lost the Lease without being disturbed, as on a machine that is very busy.
+    /// Number of times that a server lost the Lease undisturbed, as on a busy machine.
     pub(crate) lost_leases: usize,
 }
 
@@ -81,7 +81,7 @@ impl<'a> ServerPair<'a> {
         Self { env, bed, servers, lost_leases: 0 }
     }
 
-    /// The numbers of the one that works and of the other, when both run.
+    /// Indexes of the active server and of the standby, if both run.
     pub(crate) fn active_and_standby(&mut self) -> (usize, usize) {
         eventually_blocking("a server that runs has the Lease", TIMEOUT, || {
             self.restart_lost();
@@ -99,7 +99,7 @@ impl<'a> ServerPair<'a> {
         });
     }
 
-    /// Whether a server runs and has the Lease.
+    /// True if a server runs and holds the Lease.
     pub(crate) fn is_active(&mut self, number: usize) -> bool {
         let server = &mut self.servers[number];
         server.child.try_wait().unwrap().is_none()

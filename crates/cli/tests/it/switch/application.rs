@@ -1,4 +1,4 @@
-//! An application with a volume at a cloud that both servers take snapshots of.
+//! An application with a cloud volume that both servers snapshot.
 
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ impl Application {
         Self { ec2 }
     }
 
-    /// The Secret with which snapshots can be taken.
+    /// The Secret with the credentials for snapshots.
     pub(super) fn create_snapshot_secret(&self, env: &MigrationEnv) {
         let profile = self.ec2.profile(self.ec2.credentials());
         env.apply(json!({
@@ -98,7 +98,7 @@ impl Application {
     }
 }
 
-/// Its objects as they are, without what any restore changes.
+/// Its objects, without fields that every restore changes.
 pub(super) fn objects(env: &MigrationEnv) -> Vec<Value> {
     wait_until_bound(env);
     let read = |object: &Value| {
@@ -127,7 +127,7 @@ fn current_disk_id(env: &MigrationEnv) -> String {
     id.rsplit('/').next().unwrap().to_owned()
 }
 
-/// What is in its namespace.
+/// Objects in its namespace.
 fn namespace_objects() -> [Value; 5] {
     let metadata = |name: &str| json!({"name": name, "namespace": NAMESPACE});
     let labels = json!({"app": "shop"});
@@ -164,7 +164,7 @@ fn namespace_objects() -> [Value; 5] {
     ]
 }
 
-/// An object without what any restore changes.
+/// An object without fields that every restore changes.
 fn without_restore_changes(mut object: Value) -> Value {
     object.as_object_mut().unwrap().remove("status");
     let metadata = object["metadata"].as_object_mut().unwrap();
@@ -186,7 +186,7 @@ fn without_restore_changes(mut object: Value) -> Value {
     }
     if object["kind"] == "Service" {
         let spec = object["spec"].as_object_mut().unwrap();
-        // It is given another one.
+        // The API server gives it another one.
         spec.remove("clusterIP");
         spec.remove("clusterIPs");
     }

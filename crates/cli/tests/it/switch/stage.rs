@@ -1,4 +1,4 @@
-//! A cluster with a bucket, on which Velero and Bowline take turns.
+//! A cluster with a bucket, on which Velero and Bowline run in turn.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use crate::bowline::{CommandResult, World};
 use crate::cluster::service_account;
 
-/// How long anything may take. The machine may be compiling beside us.
+/// Time limit of a step. The machine may be busy with a compiler.
 const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The cluster, the bucket, and the plugins that both servers have.
@@ -34,7 +34,7 @@ pub(crate) struct MigrationEnv {
 }
 
 impl MigrationEnv {
-    /// Velero's definitions are installed, and nobody runs.
+    /// Velero's definitions are installed, and no server runs.
     pub(crate) fn start(plugins: &[Program]) -> Self {
         let runtime = Runtime::new().unwrap();
         let bed = Bed::new().unwrap();
@@ -83,7 +83,7 @@ impl MigrationEnv {
         self.runtime.block_on(Velero::start(&self.plane, &self.s3, options)).unwrap()
     }
 
-    /// Our server as a process, with the same plugins and credentials, and with the rights of one that is installed.
+    /// Our server as a process, with the same plugins and credentials, and the permissions of an installed server.
     pub(crate) fn start_bowline(&self, flags: &[String]) -> Server {
         let mut command = self.bowline(&["server"]);
         let account = service_account(velero::NAMESPACE);
@@ -100,7 +100,7 @@ impl MigrationEnv {
         Server(command.spawn().unwrap())
     }
 
-    /// What our server has logged.
+    /// Log of our server.
     fn log(&self) -> PathBuf {
         self.bed.dir().join("bowline.log")
     }
@@ -117,7 +117,7 @@ impl MigrationEnv {
         World::run_command(&mut self.bowline(arguments))
     }
 
-    /// Runs our command line, which must succeed, and returns what it printed.
+    /// Runs our command line, which must succeed, and returns its output.
     pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let ended = self.run(arguments);
         assert_eq!(
@@ -143,7 +143,7 @@ impl MigrationEnv {
         eventually_blocking(what, TIMEOUT, || poll().ok_or_else(|| self.log_tail()))
     }
 
-    /// Runs Velero's command line, which must succeed, and returns what it printed.
+    /// Runs Velero's command line, which must succeed, and returns its output.
     pub(crate) fn velero(&self, running: &Velero, arguments: &[&str]) -> String {
         let ended =
             self.runtime.block_on(async { running.command().args(arguments).output().await });
@@ -155,7 +155,7 @@ impl MigrationEnv {
     }
 }
 
-/// The settings of this machine's user stay out of it.
+/// Settings of this machine's user are ignored.
 pub(crate) fn set_cluster_env(command: &mut Command, plane: &ControlPlane, home: &Path) {
     command
         .env("KUBECONFIG", plane.kubeconfig())

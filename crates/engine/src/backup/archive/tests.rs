@@ -15,7 +15,7 @@ fn entry(kind: &str, name: usize, bytes: usize) -> Entry {
     let json = format!(r#"{{"kind":"{kind}","n":{name},"pad":"{}"}}"#, "x".repeat(bytes));
     let paths = ["", "v1-preferredversion/"]
         .map(|version| format!("resources/{kind}/{version}namespaces/n/{name}.json"));
-    Entry { paths, item: Item::from_json(json).unwrap(), _budget: None }
+    Entry { paths, item: Item::from_json(json).unwrap(), name_bytes: 0, _budget: None }
 }
 
 struct Written {

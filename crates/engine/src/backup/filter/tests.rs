@@ -447,7 +447,7 @@ fn namespace_objects_are_kept_for_their_own_sake() {
         (some(), "shop", "c", true, app(), INCLUDE),
         (some(), "other", "", true, vec![], skip(NamespaceNotIncluded)),
         (some(), "other", "c", true, app(), skip(NamespaceNotIncluded)),
-        // One of both is enough, unless it is excluded.
+        // One of both suffices, unless it is excluded.
         (some(), "other", "a", true, app(), INCLUDE),
         (some(), "dev", "a", true, app(), skip(NamespaceExcluded)),
         (filter_excluding("dev"), "dev", "", true, vec![], skip(NamespaceExcluded)),

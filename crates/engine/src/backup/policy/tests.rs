@@ -10,7 +10,7 @@ fn parse(yaml: &str) -> Result<Policies, InvalidPolicies> {
     Policies::parse(&data(yaml))
 }
 
-/// Policies with one that skips volumes that match the conditions, given as YAML in one line.
+/// Policies that skip volumes that match the conditions, which are given as YAML in one line.
 fn skipping(conditions: &str) -> Policies {
     parse(&format!(
         "version: v1\nvolumePolicies:\n- conditions: {conditions}\n  action: {{type: skip}}\n"

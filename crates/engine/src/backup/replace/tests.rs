@@ -163,7 +163,7 @@ async fn items_that_the_archive_lacks_are_added_before_its_end() {
     let after = world.members().await;
     assert_eq!([&after[0], after.last().unwrap()], [&before[0], &before[1]]);
     world.assert_has(&[("a", 0), ("b", 0), ("x", 1), ("y", 1)]).await;
-    // Again, and together with items of the last member.
+    // Repeated, together with items of the last member.
     world.replace(&["b", "y", "z"]).await;
     world.assert_has(&[("a", 0), ("b", 1), ("x", 1), ("y", 1), ("z", 1)]).await;
 }

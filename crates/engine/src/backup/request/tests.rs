@@ -125,6 +125,18 @@ fn every_default_is_filled_in() {
 }
 
 #[test]
+fn operation_timeout_comes_from_the_server_unless_the_backup_has_one() {
+    let defaults = Defaults {
+        item_operation_timeout: bowline_api::Duration::from_seconds(6 * 3600),
+        ..Defaults::default()
+    };
+    for (spec, hours) in [(json!({}), 6), (json!({"itemOperationTimeout": "1h0m0s"}), 1)] {
+        let request = prepare(&backup(spec), &facts(), &defaults, now()).outcome.unwrap();
+        assert_eq!(request.item_operation_timeout(), std::time::Duration::from_hours(hours));
+    }
+}
+
+#[test]
 fn explicit_values_are_not_overwritten() {
     let spec = json!({
         "metadata": {},

@@ -300,7 +300,7 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
         let text = format!("the data of volume pv-1 is not in the backup: {reason}");
         assert_eq!(messages, [format!("warning {ON_CLAIM}: {text}")]);
 
-        // One other pod that mounts it is enough, wherever it comes in the order.
+        // One other pod that mounts it is enough, in any order.
         let mut other = pod_with(|_| {});
         other["metadata"]["name"] = "other".into();
         let (reasons, messages) =
@@ -461,7 +461,7 @@ fn volume_info_has_what_a_restore_needs() {
     );
 }
 
-/// A snapshot of the volume, taken or not.
+/// A snapshot of the volume, created or not.
 fn snapshot(phase: SnapshotPhase) -> SnapshotOutcome {
     SnapshotOutcome::PluginSnapshot(Box::new(Snapshot {
         spec: SnapshotSpec {

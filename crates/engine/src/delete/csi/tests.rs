@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
+use futures::StreamExt as _;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -60,7 +61,7 @@ fn csi_snapshot() -> DeletableCsiSnapshot {
     }
 }
 
-/// Two snapshots that were taken as a group, and one that was taken alone.
+/// Two snapshots of a group, and one outside of it.
 fn group() -> Vec<DeletableCsiSnapshot> {
     let member = |handle: &str| DeletableCsiSnapshot {
         name: String::new(),
@@ -261,7 +262,7 @@ async fn snapshot_is_deleted_though_its_content_is_gone() {
     let [created] = &world.fake.creations()[..] else { panic!("not one") };
     assert!(created.name.starts_with("vsc-") && created.name.len() == 36, "{created}");
     assert!(world.fake.object(PLURAL, "", &created.name).is_none());
-    // Again, as after a kill: the driver is called again, under the same name.
+    // Repeated, as after a kill: the driver is called again, under the same name.
     let (ended, deleted) = world.delete_with_controllers().await;
     assert_eq!((ended, deleted), (DeletionResult::Done, vec!["s1".to_owned()]));
     assert_eq!(world.fake.creations()[1], *created);
@@ -339,7 +340,7 @@ async fn content_gone_without_proof_is_created_again() {
     let hasty = Controllers { status_wipes: Mutex::new(2), ..Controllers::default() };
     assert_eq!(world.delete_with(&hasty).await, (DeletionResult::Done, vec!["s1".to_owned()]));
     assert_eq!(world.fake.creations().len(), 3);
-    // But not forever.
+    // The number of attempts is limited.
     let world = World::new(cluster()).await;
     let never = Controllers { status_wipes: Mutex::new(usize::MAX), ..Controllers::default() };
     let (DeletionResult::Failed(errors), deleted) = world.delete_with(&never).await else {

@@ -33,7 +33,7 @@ fn archive(snapshots: &[Value]) -> Vec<u8> {
     testing::archive(&objects)
 }
 
-/// Inventory of an old backup, by the handles of its contents: those that it took, and those of unknown origin.
+/// Inventory of an old backup, by the handles of its contents: created by the backup, and of unknown origin.
 async fn held_handles(
     contents: &[&str],
     file: Option<Vec<Value>>,

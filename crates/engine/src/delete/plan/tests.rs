@@ -69,7 +69,7 @@ fn each_snapshot_is_deleted_once() {
     };
     let inventory = BackupInventory {
         snapshots,
-        // One of them is in no other file: its server was killed before that was written.
+        // One of them is in no other file, because its server was killed before.
         operations: vec![operation("s1", "Completed"), operation("s4", "InProgress")],
         volume_plugin_backups: vec![report],
         ..BackupInventory::default()

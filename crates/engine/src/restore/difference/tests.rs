@@ -202,7 +202,7 @@ fn user_changes_are_differences() {
         ),
         ("v1", "ConfigMap", json!({"data": {}}), json!({"data": {"a": "1"}}), "data.a"),
         ("v1", "ConfigMap", json!({"data": {"a": ""}}), json!({"data": {}}), "data.a"),
-        // User-defined keys are not fields, whatever their names.
+        // User-defined keys are not fields, even if they have the name of a field.
         (
             "v1",
             "ConfigMap",
@@ -393,7 +393,7 @@ fn cluster_managed_objects_are_not_compared() {
         assert_eq!(merge_patch(&cluster, &desired), json!({}), "{cluster}");
         assert_eq!(label_patch(&cluster, &desired), json!({}), "{cluster}");
     }
-    // A default role that its admin has taken over belongs to the admin.
+    // A default role that an administrator has changed belongs to the administrator.
     let mine = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "view", "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
         "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}});

@@ -78,7 +78,7 @@ fn namespace_and_scope_of_an_item_decide() {
         (some(Some(true)), "namespaces", "", skip(Reason::NamespaceNotIncluded)),
         (some(None), "datauploads.velero.io", "velero", skip(Reason::NamespaceNotIncluded)),
         (some(None), contents, "", skip(Reason::SomeNamespaces)),
-        // As Velero documents it for restores: an exclude is enough.
+        // As Velero documents for restores: an exclude suffices.
         (namespaces(&[], &["x"], None), "persistentvolumes", "", skip(Reason::SomeNamespaces)),
         (namespaces(&[], &["x"], Some(true)), "persistentvolumes", "", YES),
         (no_cluster(), "persistentvolumes", "", skip(Reason::NoClusterResources)),

@@ -435,7 +435,7 @@ async fn item_that_crashes_its_plugin_does_not_fail_others() {
     let failed = "the action example.io/mortal failed: it has died";
     let unsure = "the action example.io/mortal cannot check whether its additional items are \
                   ready: it has died; the item is still restored";
-    // An action that may start operations may have started one that is a leftover.
+    // The action may have started an operation, which may be left over.
     for (action, error, warned) in [
         (NamedAction::new(name(), CrashingAction::shared(false)), failed, &[][..]),
         (

@@ -481,9 +481,15 @@ fn invalid_strategic_patches_are_refused() {
             "Pod",
             containers.clone(),
             json!({"containers": [{"image": "x"}]}),
-            "has no \"name\"",
+            "lacks the merge key \"name\"",
         ),
-        ("v1", "Pod", containers.clone(), json!({"containers": [{"$patch": "delete"}]}), "has no"),
+        (
+            "v1",
+            "Pod",
+            containers.clone(),
+            json!({"containers": [{"$patch": "delete"}]}),
+            "lacks the merge key",
+        ),
         ("v1", "Pod", containers.clone(), json!({"containers": ["x"]}), "several types"),
         (
             "v1",

@@ -123,6 +123,18 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
+fn operation_timeout_comes_from_the_server_unless_the_restore_has_one() {
+    let item_operation_timeout = Duration::from_seconds(6 * 3600);
+    let defaults = Defaults { item_operation_timeout, ..Defaults::default() };
+    for (seconds, hours) in [(0, 6), (3600, 1)] {
+        let mut restore = restore();
+        restore.spec.item_operation_timeout = Duration::from_seconds(seconds);
+        let request = prepare(&restore, &facts(), &defaults, now()).outcome.unwrap();
+        assert_eq!(request.timeouts.item_operation, time::Duration::from_hours(hours));
+    }
+}
+
+#[test]
 fn explicit_settings_are_kept() {
     let request = prepared(|restore, facts| {
         let annotations = BTreeMap::from([(ALLOW_EMPTY_VOLUMES.into(), "true".into())]);

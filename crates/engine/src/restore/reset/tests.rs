@@ -305,7 +305,7 @@ fn a_user_may_allow_empty_volumes() {
     let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
         panic!("not allowed")
     };
-    assert!(reason.to_string().contains("cannot be restored"), "{reason}");
+    assert!(reason.to_string().contains("cannot restore the data of the volume"), "{reason}");
     let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
     let saved = SavedData { snapshot: Some(&broken), ..SavedData::default() };
     let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {

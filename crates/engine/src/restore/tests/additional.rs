@@ -20,7 +20,7 @@ async fn a_chain_of_thousands_of_additional_items_is_restored() {
     const COUNT: usize = 3000;
     let mut fixture = RestoreFixture::new(&chain(COUNT));
     fixture.actions = vec![chained(COUNT)];
-    // One at a time, so that the first item brings all others.
+    // One item at a time, so that the first one adds all others.
     fixture.items = 1;
     let restored = fixture.run_well().await;
     assert_eq!((restored.items, restored.total), (COUNT, COUNT));
@@ -97,7 +97,7 @@ async fn must_include_annotation_in_the_archive_is_ignored() {
     fixture.run_well().await;
     assert!(fixture.object("secrets", "other", "token").is_some());
 
-    // But it does not apply to an action that runs later.
+    // It does not apply to an action that runs later.
     let mut fixture = marked("other");
     let mark = |object: &mut Value, _: &mut RestoreOutput| {
         object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();

@@ -91,10 +91,10 @@ fn refusal_names_the_problem_and_its_position() {
 #[test]
 fn a_time_that_the_clock_skips_does_not_come_and_one_that_it_shows_twice_comes_twice() {
     for (name, expression, after, expected) in [
-        // The clock goes from 2 to 3 on this day.
+        // The clock is set from 2 to 3 on this day.
         ("Europe/Berlin", "30 2 * * *", "2026-03-28T12:00:00Z", "2026-03-30T00:30:00Z"),
         ("Europe/Berlin", "0 3 * * *", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"),
-        // And back from 3 to 2 on this one.
+        // The clock is set back from 3 to 2 on this day.
         ("Europe/Berlin", "30 2 * * *", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"),
         ("Europe/Berlin", "30 2 * * *", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"),
         ("Europe/Berlin", "30 2 * * *", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"),
@@ -105,7 +105,7 @@ fn a_time_that_the_clock_skips_does_not_come_and_one_that_it_shows_twice_comes_t
         ("America/Sao_Paulo", "0 12 4 11 *", "2018-11-03T12:00:00Z", "2018-11-04T14:00:00Z"),
         // A day that was skipped altogether.
         ("Pacific/Apia", "0 0 30 12 *", "2011-12-01T00:00:00Z", "2012-12-29T10:00:00Z"),
-        // Back over midnight: 00:00 comes again after the last minute of the day before.
+        // Back over midnight: 00:00 occurs again after the last minute of the day before.
         ("America/St_Johns", "0 0 * * *", "2006-10-29T02:31:00Z", "2006-10-29T03:30:00Z"),
         ("America/St_Johns", "59 23 * * *", "2006-10-29T02:30:30Z", "2006-10-29T03:29:00Z"),
     ] {
@@ -170,7 +170,7 @@ fn field(min: u8, max: u8) -> impl Strategy<Value = String> {
 }
 
 fn expressions() -> impl Strategy<Value = String> {
-    // Frequent enough that one comes within the searched days.
+    // Frequent enough to occur within the searched days.
     (field(0, 59), field(0, 23), field(1, 28), Just("*"), field(0, 6))
         .prop_map(|(m, h, d, month, w)| format!("{m} {h} {d} {month} {w}"))
 }
@@ -205,7 +205,7 @@ proptest! {
         let Times::Wall { clock, .. } = &cron.0 else { unreachable!() };
         let zone = zone(name);
         let from = at(year) + SignedDuration::from_hours(24 * day);
-        // Across the nearest change of the clock, if there is one.
+        // Across the nearest change of the clock, if any.
         let from = zone.following(from).next().map_or(from, |change| {
             change.timestamp() - SignedDuration::from_hours(30)
         });

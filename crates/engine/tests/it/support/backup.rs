@@ -1,4 +1,4 @@
-//! Backups of a cluster in memory.
+//! Backups of an in-memory cluster.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -19,6 +19,7 @@ use bowline_engine::cluster::{Cluster as _, Fake, Query};
 use bowline_engine::compression::CompressionMode;
 use bowline_engine::journal::InMemory;
 use bowline_engine::snapshotter::NoSnapshotters;
+use bowline_engine::unpack::UnpackLimits;
 use bowline_plugin::{BackupItemAction, BackupOutput, Encoded, Item, ResourceSelector};
 use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
@@ -27,7 +28,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-/// A backup that was taken, and its archive.
+/// A finished backup, and its archive.
 pub(crate) struct FinishedBackup {
     pub(crate) outcome: BackupOutcome,
     /// The paths as they lie in the archive.
@@ -96,7 +97,7 @@ pub(crate) async fn request(cluster: &Fake, spec: Value) -> Request {
     prepare(&backup, &facts, &Defaults::default(), now).outcome.unwrap()
 }
 
-/// What is needed to take a backup.
+/// Inputs of a backup.
 pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore) -> backup::Run {
     backup::Run {
         request: request(cluster, spec).await,
@@ -111,6 +112,7 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
             scratch: std::env::temp_dir(),
             freeze_timeout: None,
             compression: CompressionMode::default(),
+            restore_limits: UnpackLimits::default(),
         },
         progress: Arc::new(Progress::default()),
         journal: Arc::new(InMemory::default()),
@@ -129,7 +131,7 @@ pub(crate) async fn run_and_read(run: backup::Run) -> FinishedBackup {
     FinishedBackup { outcome, order, archive: entries.into_iter().collect() }
 }
 
-/// What is in the archive of a backup, in order.
+/// Entries of the archive of a backup, in order.
 async fn entries_of(store: &BackupStore, name: &BackupName) -> Vec<(String, Value)> {
     match store.contents(name).await.unwrap() {
         Some(stream) => read(&stream.try_collect::<Vec<_>>().await.unwrap().concat()),
@@ -137,7 +139,7 @@ async fn entries_of(store: &BackupStore, name: &BackupName) -> Vec<(String, Valu
     }
 }
 
-/// What is in the archive of a backup.
+/// Entries of the archive of a backup.
 pub(crate) async fn archive_of(store: &BackupStore, name: &BackupName) -> BTreeMap<String, Value> {
     entries_of(store, name).await.into_iter().collect()
 }
@@ -165,7 +167,7 @@ pub(crate) fn commands(cluster: &Fake) -> Vec<String> {
     cluster.execs().iter().map(|exec| format!("{} {}", exec.command[0], exec.pod)).collect()
 }
 
-/// An action that does what a function says.
+/// An action that calls a function.
 pub(crate) struct FnAction<F> {
     resource: &'static str,
     execute: F,

@@ -1,4 +1,4 @@
-//! A cluster in memory with a snapshot controller and a CSI driver in memory.
+//! An in-memory cluster with a simulated snapshot controller and CSI driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,34 +29,34 @@ pub(crate) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents.groupsnapsh
 pub(crate) const BACKUP: RunRef<'static> =
     RunRef { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
 
-/// The snapshots that a driver has, and what it is to do with which claim.
+/// Snapshots of a driver, and its behaviour for each claim.
 #[derive(Default)]
 pub(crate) struct FakeCsiDriver {
     calls: Arc<Mutex<Vec<String>>>,
     handles: Mutex<BTreeSet<String>>,
     behaviours: Mutex<BTreeMap<&'static str, DriverBehaviour>>,
-    /// Lets go on what waits at it.
+    /// Releases what waits for it.
     pub(crate) gate: Notify,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) enum DriverBehaviour {
-    /// It takes the snapshot, and is ready at once.
+    /// Creates the snapshot, which is ready at once.
     #[default]
     Good,
-    /// It takes the snapshot, and is never ready.
+    /// Creates the snapshot, which is never ready.
     Unready,
-    /// It says no.
+    /// Returns an error.
     Failing,
-    /// It says nothing.
+    /// Never answers.
     Silent,
-    /// It takes the snapshot when the gate is opened.
+    /// Creates the snapshot when the gate is opened.
     Gated,
-    /// It takes the snapshot, while somebody deletes the VolumeSnapshot.
+    /// The driver creates the snapshot, while a user deletes the VolumeSnapshot.
     Leaving,
-    /// It says no to a group, which cannot be written to once after that.
+    /// Returns an error for a group, to which one write then fails.
     Stuck,
-    /// It takes the snapshots of a group, and one of them gets no VolumeSnapshot.
+    /// Creates the snapshots of a group, and one of them has no VolumeSnapshot.
     Lacking,
 }
 
@@ -77,7 +77,7 @@ impl FakeCsiDriver {
         self.behaviours.lock().insert(claim, behaviour);
     }
 
-    /// What the snapshot controller and the driver do about a VolumeSnapshot.
+    /// Reaction of the snapshot controller and the driver to a VolumeSnapshot.
     async fn take_snapshot(&self, cluster: &Fake, snapshot: Value) {
         let meta = &snapshot["metadata"];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -131,7 +131,7 @@ impl FakeCsiDriver {
         }));
     }
 
-    /// A content is gone, and with it what it does not retain.
+    /// A content is deleted, and with it a snapshot that it does not retain.
     fn delete_snapshot(&self, content: &Value) {
         if content["spec"]["deletionPolicy"] == "Delete"
             && content["status"]["volumeGroupSnapshotHandle"].is_null()
@@ -245,7 +245,7 @@ fn run_snapshot_controller(cluster: &Arc<Fake>, driver: &Arc<FakeCsiDriver>) -> 
                             );
                         }
                     }
-                    // The content of a VolumeSnapshot that is deleted goes with it, unless it is retained.
+                    // The content of a deleted VolumeSnapshot is deleted with it, unless it is retained.
                     WatchEvent::Deleted(object) if plural == SNAPSHOTS => {
                         let snapshot: Value = object.item.parse().unwrap();
                         let name = format!(
@@ -268,7 +268,7 @@ fn run_snapshot_controller(cluster: &Arc<Fake>, driver: &Arc<FakeCsiDriver>) -> 
     tasks
 }
 
-/// What the snapshot controller does about groups. It ends when this is dropped.
+/// Reaction of the snapshot controller to groups. It ends when this is dropped.
 fn run_group_controller(cluster: &Arc<Fake>, driver: &Arc<FakeCsiDriver>) -> JoinSet<()> {
     let (cluster, driver) = (Arc::clone(cluster), Arc::clone(driver));
     let resource = cluster.resources().resolve(GROUPS).cloned().unwrap();
@@ -433,7 +433,7 @@ impl CsiTest {
         run_and_read(self.run(Vec::new()).await.0).await
     }
 
-    /// Nobody sees to snapshots any more.
+    /// Stops the simulated snapshot controller.
     pub(crate) fn without_controllers(self) -> Self {
         Self { _controllers: [JoinSet::new(), JoinSet::new()], ..self }
     }

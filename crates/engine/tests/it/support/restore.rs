@@ -1,4 +1,4 @@
-//! Restores to a cluster in memory.
+//! Restores to an in-memory cluster.
 
 use std::sync::Arc;
 use std::time::Duration;

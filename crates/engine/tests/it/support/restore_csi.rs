@@ -1,4 +1,4 @@
-//! A claim that a CSI driver took a snapshot of, and a cluster to restore it to.
+//! A claim with a CSI snapshot, and a cluster to restore it to.
 
 use bowline_engine::cluster::Fake;
 use bowline_engine::cluster::fake::usual_resources;
@@ -39,7 +39,7 @@ pub(crate) fn cluster() -> Fake {
         }))
 }
 
-/// What is in an archive of one claim.
+/// Contents of an archive with one claim.
 pub(crate) fn archived_claim(class: &str) -> Vec<(&'static str, Value)> {
     vec![
         (

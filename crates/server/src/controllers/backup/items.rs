@@ -269,6 +269,7 @@ impl BackupRun<'_> {
                 scratch: context.options.scratch_dir.clone(),
                 freeze_timeout: Some(context.options.freeze_timeout),
                 compression: CompressionMode::default(),
+                restore_limits: context.options.unpack_limits,
             },
             progress,
             journal: Arc::clone(&resources.journal) as _,

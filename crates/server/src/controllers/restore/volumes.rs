@@ -6,23 +6,21 @@
 //! These resources are for display only: nothing is read back from them, and a failure to write one is logged and
 //! delays nothing. A resource that another writer changes is left to that writer for good.
 
-#[cfg(test)]
-mod tests;
+mod resources;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
+use bowline_api::volume_plugin::{VolumePluginPhase, VolumePluginProgress};
 use bowline_api::volume_plugin_restore::{VolumePluginRestoreSpec, VolumePluginRestoreStatus};
 use bowline_api::{Restore, VolumePluginRestore, label};
 use bowline_engine::restore::volume::{
     self, ByteProgress, ProgressReportError, UnitProgress, VolumeCreation, VolumeCreationResult,
 };
 use bowline_engine::snapshotter::{hashed_object_name, object_name};
-use bowline_plugin::{Name, VolumeId};
+use bowline_plugin::VolumeId;
 use bowline_store::BackupName;
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 use kube::{Api, Resource as _, ResourceExt as _};
@@ -31,17 +29,16 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::controllers::adoption::{RunOwnership, has_other_writer};
-use crate::error_text::{status_message, truncate_text};
-use crate::list::next_page;
+use crate::error_text::status_message;
 use crate::patch;
 use crate::server::Context;
+pub(super) use resources::end_open_resources;
+use resources::{
+    ended_status, has_failed, is_about_creation, is_about_volume, is_open, list, phase_and_message,
+};
 
 /// Number of attempts for a change that conflicts with another writer's.
 const MAX_ATTEMPTS: u32 = 3;
-/// Page size of a list, and maximum number of pages.
-const PAGE: u32 = 250;
-const MAX_PAGES: u32 = 40;
-
 /// Time for which a list of resources created by plugins serves all volumes.
 const LIST_CACHE_TTL: Duration = Duration::from_secs(1);
 
@@ -468,128 +465,4 @@ impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
 
 fn report_error(error: &kube::Error) -> ProgressReportError {
     ProgressReportError(status_message(error))
-}
-
-/// Ends the open resources of a restore that has ended, where that was not possible before: a server was killed, and
-/// the restore is not resumed.
-pub(super) async fn end_open_resources(context: &Context, restore: &Restore) {
-    if let Err(error) = try_end_open_resources(context, restore).await
-        && !patch::is_not_found(&error)
-    {
-        tracing::warn!("cannot update VolumePluginRestores: {}", status_message(&error));
-    }
-}
-
-async fn try_end_open_resources(context: &Context, restore: &Restore) -> kube::Result<()> {
-    let api: Api<VolumePluginRestore> = context.api();
-    let uid = restore.uid().unwrap_or_default();
-    let selector = format!("{}={}", label::RESTORE_UID, label::value(&uid));
-    let found = list(&api, ListParams::default().labels(&selector)).await?;
-    let status = ended_status(
-        &VolumePluginPhase::Failed,
-        Some("the restore ended before the plugin completed this volume"),
-    );
-    for open in found.iter().filter(|found| is_left_open(found)) {
-        patch::patch_status_of(&api, open, status.clone()).await?;
-    }
-    Ok(())
-}
-
-/// True if a resource reports that its volume was not created.
-fn has_failed(found: &VolumePluginRestore) -> bool {
-    let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
-    let outcome = phase.and_then(VolumePluginPhase::outcome);
-    outcome.is_some_and(|outcome| outcome != VolumePluginOutcome::Completed)
-}
-
-/// True if no writer will end this resource of a restore that has ended.
-fn is_left_open(found: &VolumePluginRestore) -> bool {
-    let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
-    if found.labels().contains_key(label::MANAGED) {
-        return !phase.is_some_and(VolumePluginPhase::is_terminal) && !has_other_writer(found);
-    }
-    // A plugin may have its own word for the end.
-    is_open(phase)
-}
-
-/// True if a phase is one of the API's phases for work in progress.
-fn is_open(phase: Option<&VolumePluginPhase>) -> bool {
-    match phase {
-        None | Some(VolumePluginPhase::New | VolumePluginPhase::InProgress) => true,
-        Some(VolumePluginPhase::Other(word)) => word.is_empty(),
-        Some(
-            VolumePluginPhase::Completed | VolumePluginPhase::Failed | VolumePluginPhase::Canceled,
-        ) => false,
-    }
-}
-
-/// Final phase, and its reason.
-fn phase_and_message(end: &VolumeCreationResult) -> (VolumePluginPhase, Option<String>) {
-    match end {
-        VolumeCreationResult::Completed(_) => (VolumePluginPhase::Completed, None),
-        VolumeCreationResult::Failed(reason) => {
-            (VolumePluginPhase::Failed, Some(truncate_text(reason.clone())))
-        }
-        VolumeCreationResult::Canceled(reason) => {
-            (VolumePluginPhase::Canceled, Some(truncate_text(reason.clone())))
-        }
-    }
-}
-
-fn ended_status(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
-    json!({
-        "phase": phase,
-        "message": message,
-        "completionTimestamp": patch::truncate_to_second(Timestamp::now()),
-    })
-}
-
-/// Lists all resources, page by page.
-async fn list(
-    api: &Api<VolumePluginRestore>,
-    params: ListParams,
-) -> kube::Result<Vec<VolumePluginRestore>> {
-    let (mut params, mut found) = (params.limit(PAGE), Vec::new());
-    for _ in 0..MAX_PAGES {
-        let page = api.list(&params).await?;
-        found.extend(page.items);
-        let Some(next) = next_page(params, &page.metadata) else { break };
-        params = next;
-    }
-    Ok(found)
-}
-
-/// True if a resource that a plugin has written is about a volume. Plugins have their own names for a volume; the
-/// documentation of these resources asks for the PersistentVolume.
-fn is_about_volume(
-    found: &VolumePluginRestore,
-    backup: &str,
-    creation: &VolumeCreation,
-    volume: &VolumeId,
-) -> bool {
-    let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
-    let reported_volume =
-        found.status.as_ref().map(|status| status.volume_id.as_str()).unwrap_or_default();
-    snapshot_id == creation.snapshot.as_str()
-        && of == backup
-        && Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == creation.plugin)
-        && [volume.as_str(), &creation.target].contains(&reported_volume)
-}
-
-/// True if a resource that a plugin has written is about a volume that is being created, whose name only the plugin
-/// knows: the resource is for the same snapshot, and not older than the restore.
-fn is_about_creation(
-    found: &VolumePluginRestore,
-    backup: &str,
-    creation: &VolumeCreation,
-    restore_created: Option<&Time>,
-) -> bool {
-    let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
-    let created = found.creation_timestamp();
-    let is_new = created.zip(restore_created).is_none_or(|(created, since)| created.0 >= since.0);
-    let is_of_plugin =
-        Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == creation.plugin);
-    // A resource without a status is not about work in progress.
-    let has_begun = found.status.is_some();
-    is_new && has_begun && is_of_plugin && snapshot_id == creation.snapshot.as_str() && of == backup
 }

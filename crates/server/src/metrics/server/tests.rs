@@ -176,7 +176,7 @@ async fn slow_rendering_does_not_block_other_requests() {
     let slow = std::thread::spawn(move || {
         let _rendering = metrics.rendering.lock();
         locked.send(()).unwrap();
-        // Nobody can release it while the only thread of the runtime waits for it.
+        // The lock cannot be released while the only thread of the runtime waits for it.
         is_released.recv_timeout(Duration::from_secs(10)).is_ok()
     });
     is_locked.recv().unwrap();

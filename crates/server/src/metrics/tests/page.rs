@@ -1,4 +1,4 @@
-//! Documented metrics against served ones.
+//! Compares the documented metrics with the served ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 

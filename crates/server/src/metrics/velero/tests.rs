@@ -191,7 +191,7 @@ fn number_of_series_is_bounded() {
     let keys = series(&velero);
     let count = |name: &str| keys.keys().filter(|key| key.starts_with(name)).count();
     assert_eq!(count("velero_backup_last_status"), 1024);
-    // And one for the shared label.
+    // One more for the shared label.
     assert_eq!(count("velero_backup_attempt_total"), 1025);
     velero.update_gauges(Some(&gauges(&[""])), &[]);
     assert_eq!(series(&velero).keys().filter(|key| key.contains("s0001")).count(), 0);

@@ -1,5 +1,5 @@
-//! What is tried: each kind of run, at each stage, with each failure, and what is done about it. Cells that cannot be
-//! are named with the reason.
+//! The matrix of outages: each kind of run, at each stage, with each failure, and each reaction. Impossible cells are
+//! listed with the reason.
 
 use Act::{Attempts, Cancel, Delete, Time};
 use Failure::{BucketAway, BucketRefuses, NodeAway, PluginHangs, SecretGone};
@@ -22,7 +22,7 @@ pub(super) enum Failure {
     NodeAway,
 }
 
-/// What is done with a run that cannot go on.
+/// Reaction to a run that cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Cancel,

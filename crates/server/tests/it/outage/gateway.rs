@@ -1,4 +1,4 @@
-//! A way to the S3 server that can be closed.
+//! A connection to the S3 server that can be closed.
 
 use std::net::SocketAddr;
 
@@ -8,12 +8,12 @@ use tokio::sync::watch;
 
 use crate::bed::shared;
 
-/// What lies between a server and its bucket.
+/// A proxy between a server and its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Everything goes through.
+    /// All requests pass.
     Open,
-    /// Nobody answers.
+    /// No request is answered.
     Away,
     /// Each request is refused.
     Refuses,
@@ -62,7 +62,7 @@ async fn serve(mut client: TcpStream, mut changes: watch::Receiver<Mode>) {
                     "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                 let _ = client.write_all(refusal.as_bytes()).await;
                 let _ = client.shutdown().await;
-                // A body that comes late would cut the answer off.
+                // A late body would cut off the answer.
                 while client.read(&mut head).await.is_ok_and(|count| count > 0) {}
             }
         }

@@ -1,4 +1,4 @@
-//! A node whose kubelet does not answer, or is not there.
+//! A node whose kubelet does not answer or does not run.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl LostNode {
         Self::add(client, name, port).await
     }
 
-    /// Nobody listens where its kubelet should be.
+    /// The address of the kubelet has no listener.
     pub(super) async fn down(client: &Client, name: &str) -> Self {
         Self::add(client, name, 1).await
     }
@@ -62,7 +62,7 @@ impl LostNode {
         self.pods(namespace).get(name).await.unwrap()
     }
 
-    /// Removes a pod, as somebody does who knows that the node does not come back.
+    /// Removes a pod, as a user who knows that the node is lost.
     pub(super) async fn remove_pod(&self, namespace: &str, name: &str) {
         let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         self.pods(namespace).delete(name, &params).await.unwrap();

@@ -58,7 +58,7 @@ impl CsiScenario {
         bowline_testbed::eventually(what, LIMIT, poll).await
     }
 
-    /// Nothing of a snapshot is left in the cluster.
+    /// Waits until the cluster has no object of a snapshot.
     pub(crate) async fn until_no_objects(&self) {
         self.until("no VolumeSnapshots and VolumeSnapshotContents remain", async || {
             let snapshots = self.count("VolumeSnapshot").await;
@@ -176,7 +176,7 @@ impl CsiScenario {
         all
     }
 
-    /// Runs a pod with hooks that stop what it does, and claims.
+    /// Runs a pod with claims and with hooks that stop its work.
     pub(crate) async fn pod(&self, name: &str, claims: &[&str]) {
         let volumes: Vec<Value> = claims
             .iter()
@@ -188,7 +188,7 @@ impl CsiScenario {
             .collect();
         let stop = "kill -STOP $(cat /tmp/writer)";
         let resume_writer = "kill -CONT $(cat /tmp/writer)";
-        // It counts in all its volumes at once, so that those of one instant differ by one at most.
+        // The pod counts in all volumes at once, so that counts of one instant differ by one at most.
         let count = "n=0; while :; do n=$((n+1)); for d in /data/*; do echo $n >> $d/n; done; sleep 0.02; done";
         let script = format!("({count}) & echo $! > /tmp/writer; wait");
         let pod = json!({
@@ -260,7 +260,7 @@ pub(crate) async fn run_csi_scenario_as(
 ) {
     crate::bed::install_log_subscriber();
     let client = plane.client().await.unwrap();
-    // Without a node there is one more thing to try.
+    // Without a node there is one more case.
     let options = csi::Options { groups: node.is_none(), ..csi::Options::default() };
     let csi = Csi::start(plane, node, options).await.unwrap();
     set_up(&client).await;

@@ -1,4 +1,4 @@
-//! What a server exports to Prometheus.
+//! Metrics that a server exports to Prometheus.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use crate::http;
 
 /// A series: its name, and its labels with their values.
 pub(crate) type Series = (String, BTreeMap<String, String>);
-/// What was served at a moment.
+/// Metrics at one time.
 pub(crate) type Served = BTreeMap<Series, f64>;
 
 /// Reads the text format. Values of labels here have neither commas nor quotes in them.
@@ -35,7 +35,7 @@ fn parse(text: &str) -> Served {
         .collect()
 }
 
-/// What is served at a port of this machine, once it is.
+/// Metrics at a port of this machine, once it is served.
 pub(crate) async fn scrape(port: u16) -> Served {
     eventually("metrics are served", async || {
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok()
@@ -46,7 +46,7 @@ pub(crate) async fn scrape(port: u16) -> Served {
     parse(&String::from_utf8(text).unwrap())
 }
 
-/// Where a server serves its metrics from now on.
+/// Address of the metrics of a server from now on.
 pub(crate) fn address() -> (u16, metrics::Address) {
     let [port] = port::free_ports().unwrap();
     (port, metrics::Address::At((Ipv4Addr::LOCALHOST, port).into()))

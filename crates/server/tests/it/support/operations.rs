@@ -1,4 +1,4 @@
-//! Operations of plugins, and what is known of them.
+//! Operations of plugins, and their records.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -68,7 +68,7 @@ impl OperationWorld {
         Options { item_operation_sync_frequency: Duration::from_secs(1), ..world.options() }
     }
 
-    /// Ends the server and starts another, after what is done in between.
+    /// Ends the server, calls a function, and starts another server.
     pub(crate) async fn restart(&mut self, between: impl AsyncFnOnce(&Self)) {
         self.world.end().await.unwrap();
         between(self).await;
@@ -83,7 +83,7 @@ impl OperationWorld {
         apply(&self.world.client, map).await.unwrap();
     }
 
-    /// A claim that no volume is for, with orders for one set. Only actions of version 2 look at it.
+    /// A claim without a volume, with orders for one set. Only version 2 actions select it.
     pub(crate) async fn add_claim(&self, set: &str, name: &str, verbs: &str) {
         self.add_claim_with(name, json!({key(set, "do"): verbs})).await;
     }
@@ -117,7 +117,7 @@ impl OperationWorld {
         self.world.create(json!({"metadata": {"name": name}, "spec": spec})).await
     }
 
-    /// Waits for the end of a run. Returns all that was shown of it, without repetitions of phases.
+    /// Waits for the end of a run. Returns all shown phases, without repetitions.
     pub(crate) async fn wait_for_end<K: Run>(&self, created: &K) -> (K, Vec<K>) {
         let name = created.name_any();
         let last = self.world.until::<K>(&name, is_over).await;
@@ -200,19 +200,19 @@ impl OperationWorld {
         operations.into_iter().collect()
     }
 
-    /// Whether a set was told to stop an operation.
+    /// True if a set received a cancel of an operation.
     pub(crate) fn was_canceled(&self, set: &str, operation: &StoredOperation) -> bool {
         let file = format!("cancelled-{}", operation.id.replace('/', "_"));
         self.world.path(set).join(file).exists()
     }
 
-    /// How often a set was asked about an operation.
+    /// Number of progress calls for an operation to a set.
     pub(crate) fn polls(&self, set: &str, operation: &StoredOperation) -> usize {
         let file = format!("polls-{}", operation.id.replace('/', "_"));
         std::fs::read_to_string(self.world.path(set).join(file)).unwrap().lines().count()
     }
 
-    /// What the archive of a backup says of a ConfigMap.
+    /// Contents of a ConfigMap in the archive of a backup.
     pub(crate) async fn archived(&self, backup: &str, config_map: &str) -> Value {
         let key = Key::Backup(BackupName::new(backup).unwrap(), BackupFile::Contents);
         let stream = self.store.get_stream(&key).await.unwrap().expect("there is an archive");
@@ -241,7 +241,7 @@ impl OperationWorld {
         all.into_iter().filter(about).filter_map(|event| event.reason).collect()
     }
 
-    /// Waits until there is an Event with this reason.
+    /// Waits for an Event with this reason.
     pub(crate) async fn until_event(&self, run: &str, reason: &str) {
         eventually(&format!("{run} has an Event {reason}"), async || {
             let events = self.events(run).await;
@@ -250,7 +250,7 @@ impl OperationWorld {
         .await;
     }
 
-    /// What is noted of runs for the case that the server ends.
+    /// Journals of runs.
     pub(crate) async fn journals(&self) -> usize {
         let params = ListParams::default().labels("bowline.io/journal");
         self.world.api::<ConfigMap>().list(&params).await.unwrap().items.len()

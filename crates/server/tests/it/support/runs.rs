@@ -29,7 +29,7 @@ pub(crate) trait Run:
 impl Run for Backup {}
 impl Run for Restore {}
 
-/// What the status of a run says under a key.
+/// Value of a key in the status of a run.
 pub(crate) fn status_field<K: Run>(run: &K, key: &str) -> Value {
     serde_json::to_value(run).unwrap()["status"][key].take()
 }
@@ -46,7 +46,7 @@ pub(crate) fn is_waiting<K: Run>(run: &K) -> bool {
     phase(run) == "WaitingForPluginOperations"
 }
 
-/// Whether a condition is `True`, `False` or `Unknown`; empty if it is not there.
+/// Value of a condition: `True`, `False` or `Unknown`; empty without the condition.
 pub(crate) fn condition<K: Run>(run: &K, type_: &str) -> String {
     let conditions = status_field(run, "conditions");
     let conditions = conditions.as_array().cloned().unwrap_or_default();
@@ -54,7 +54,7 @@ pub(crate) fn condition<K: Run>(run: &K, type_: &str) -> String {
     found.map_or("", |condition| condition["status"].as_str().unwrap()).to_owned()
 }
 
-/// How many operations a run has begun, and how many of them have completed and failed.
+/// Number of started, completed and failed operations of a run.
 pub(crate) fn counts<K: Run>(run: &K) -> [i64; 3] {
     let kind = K::kind(&()).to_lowercase();
     ["Attempted", "Completed", "Failed"].map(|what| {
@@ -81,7 +81,7 @@ pub(crate) async fn application(client: &Client, namespace: &str) {
     }
 }
 
-/// A pod that tells the fixture what to do. Its namespace begins with `app-`.
+/// A pod that configures the fixture. Its namespace begins with `app-`.
 pub(crate) fn pod(namespace: &str, name: &str, verbs: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -95,7 +95,7 @@ pub(crate) fn pod(namespace: &str, name: &str, verbs: &str) -> Value {
     })
 }
 
-/// Whether a backup has ended; one that expires at once may be deleted already.
+/// True if a backup has ended; one that expires at once may be deleted already.
 pub(crate) fn is_over_or_deleting(backup: &Backup) -> bool {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     phase.is_some_and(BackupPhase::is_terminal)

@@ -1,4 +1,4 @@
-//! What is changed in the rich cluster before it is restored over, and by modifiers.
+//! Changes to the rich cluster before a restore over it, by users and by modifiers.
 
 use serde_json::{Value, json};
 
@@ -221,7 +221,7 @@ pub(super) fn deleted() -> Vec<Row> {
     ]
 }
 
-/// What [`MODIFIERS`] make different.
+/// Differences that [`MODIFIERS`] make.
 pub(super) const MODIFIED: [&str; 14] = [
     "ConfigMap shop/binary",
     "ConfigMap shop/with.dots.and-dashes",
@@ -239,7 +239,7 @@ pub(super) const MODIFIED: [&str; 14] = [
     "ServiceAccount shop/web",
 ];
 
-/// What [`MODIFIERS`] fail at.
+/// Objects for which [`MODIFIERS`] fail.
 pub(super) const MODIFIERS_FAIL: [&str; 3] = ["ingresses", "password", "binary"];
 
 /// Rules of all sorts, with all conditions.

@@ -1,4 +1,4 @@
-//! Snapshots of a CSI driver: each server restores what the other took, with data.
+//! CSI snapshots: each server restores those of the other, with data.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use super::use_credentials;
 const APP: &str = "shop";
 const CLAIMS: [&str; 2] = ["orders", "log"];
 
-/// Velero as it is where volumes are CSI volumes.
+/// Velero with CSI volumes.
 fn with_csi() -> velero::Options {
     velero::Options {
         arguments: vec!["--features=EnableCSI".to_owned()],

@@ -1,4 +1,4 @@
-//! What comparisons with Velero need: a server of ours beside it, and objects that can be compared.
+//! Helpers for comparisons with Velero: our server beside it, and objects in comparable form.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bed::{SERVER, account};
 
-/// How long anything may take. The machine may be compiling beside us.
+/// Time limit of a step. The machine may be busy with a compiler.
 const LIMIT: Duration = Duration::from_mins(5);
 /// The bucket of Velero's location.
 const BUCKET: &str = "velero";
-/// Where a server of ours works while Velero works in its own namespace.
+/// Namespace of our server, beside Velero's own namespace.
 pub(super) const NAMESPACE: &str = "bowline";
 
 /// A server of ours, on a thread and runtime of its own, as in a process of its own.
@@ -182,7 +182,7 @@ where
     eventually(&what, async || api.get_opt(name).await.unwrap()).await
 }
 
-/// What a command of Velero says.
+/// Output of a command of Velero.
 pub(super) async fn velero_output(velero: &Velero, arguments: &[&str]) -> String {
     let output = velero.command().args(arguments).output().await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -203,7 +203,7 @@ pub(super) fn read_compressed<T: DeserializeOwned>(file: &Path) -> T {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Something that is left out when objects are compared.
+/// Something that is ignored when objects are compared.
 struct Exception {
     what: &'static str,
     /// Why it may differ, though both restores did the same.
@@ -211,7 +211,7 @@ struct Exception {
     leave_out: fn(&mut Value),
 }
 
-/// All that is left out. Everything else is compared.
+/// All exceptions. Everything else is compared.
 const EXCEPTIONS: [Exception; 5] = [
     Exception {
         what: "status",
@@ -298,7 +298,7 @@ pub(super) fn without_restore_labels(object: Value) -> Value {
     object
 }
 
-/// Removes the labels by which whatever was restored is known.
+/// Removes the labels of restored objects.
 pub(super) fn remove_restore_labels(object: &mut Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
@@ -311,7 +311,7 @@ pub(super) fn remove_restore_labels(object: &mut Value) {
     }
 }
 
-/// Where an object is, and its name.
+/// Location and name of an object.
 pub(super) async fn api_of(client: &Client, object: &Value) -> (Api<DynamicObject>, String) {
     let types = kube::core::TypeMeta {
         api_version: object["apiVersion"].as_str().unwrap().to_owned(),

@@ -1,4 +1,4 @@
-//! The same story told to Prometheus by Velero and by us.
+//! Metrics of Velero and of Bowline after the same runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ use crate::support::metrics::{Series, Served, address, scrape};
 use crate::support::runs::application;
 
 const APP: &str = "told";
-/// What Velero tells and we do not: there are no repositories here.
+/// Metrics of Velero that Bowline lacks: there are no repositories here.
 const VELERO_ONLY: [&str; 1] = ["velero_repo_maintenance_"];
-/// Gauges whose names end as those of counters do. What they say depends on when they are asked.
+/// Gauges with names like counters. Their values depend on the time of the scrape.
 const GAUGES: [&str; 3] =
     ["velero_backup_total", "velero_restore_total", "velero_backup_items_total"];
 
@@ -40,7 +40,7 @@ async fn labelled(client: &Client, namespace: &str, name: &str) {
     assert_eq!(phase, BackupPhase::Completed, "{name}");
 }
 
-/// Backups of no schedule and of one, one that is refused, restores, and a deletion.
+/// Backups with and without a schedule, a refused one, restores, and a deletion.
 async fn run_backups_restores_and_deletion(client: &Client, namespace: &str, by: &str) {
     let schedule = json!({
         "apiVersion": "velero.io/v1", "kind": "Schedule",
@@ -51,7 +51,7 @@ async fn run_backups_restores_and_deletion(client: &Client, namespace: &str, by:
     let spec = BackupSpec { included_namespaces: vec![APP.to_owned()], ..BackupSpec::default() };
     let [first, unexpired, second, wrong] =
         ["first", "kept", "second", "wrong"].map(|name| format!("{by}-{name}"));
-    // What is told of the last one is told of those that are there.
+    // Gauges of the last backup refer to existing backups.
     for name in [&first, &unexpired] {
         let status = back_up(client, namespace, name, spec.clone()).await;
         assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
@@ -90,7 +90,7 @@ fn is_velero_series((name, _): &Series) -> bool {
     name.starts_with("velero_") && !VELERO_ONLY.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What has happened once or more, as it is to be counted.
+/// Actions that have happened once or more, with their counts.
 const EXPECTED_COUNTS: [(&str, &str, f64); 11] = [
     ("velero_backup_attempt_total", "", 2.0),
     ("velero_backup_attempt_total", "yearly", 1.0),
@@ -105,9 +105,9 @@ const EXPECTED_COUNTS: [(&str, &str, f64); 11] = [
     ("velero_restore_validation_failed_total", "", 1.0),
 ];
 
-/// Both have counted the same things, and we what has happened. Velero's number may be higher: its
-/// controllers read from a cache that can lack what they have just written, so that one refused
-/// restore is at times counted twice.
+/// Both have counted the same things, and Bowline counts exactly. Velero's number may be higher:
+/// its controllers read from a cache that can lack their own last write, so that one refused
+/// restore is sometimes counted twice.
 fn assert_counts_agree(velero: &BTreeMap<&Series, f64>, bowline: &BTreeMap<&Series, f64>) {
     let expected = |series: &Series| {
         let (name, labels) = series;
@@ -127,7 +127,7 @@ fn assert_counts_agree(velero: &BTreeMap<&Series, f64>, bowline: &BTreeMap<&Seri
     }
 }
 
-/// What was counted.
+/// The counted values.
 fn counters(served: &Served) -> BTreeMap<&Series, f64> {
     let is_counter = |series: &&Series| {
         is_velero_series(series)

@@ -1,7 +1,8 @@
-//! Velero's restores and ours: of one archive, which Velero made, and into the same state.
+//! Velero's restores and ours, from one archive of Velero, into the same state.
 //!
-//! Both servers run beside each other, each in a namespace of its own. What Velero restores goes to
-//! namespaces with a `v` before their names, what we restore to those with a `b`.
+//! Both servers run side by side, each in a namespace of its own. Velero restores to namespaces with the prefix `v`,
+//! and
+//! Bowline to namespaces with the prefix `b`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -37,11 +38,11 @@ const VOLATILE_KINDS: [&str; 6] = [
     "events",
 ];
 
-/// Who restores.
+/// A side of the comparison.
 #[derive(Clone, Copy)]
 struct RestoringServer {
     prefix: &'static str,
-    /// Where its server works.
+    /// Namespace of its server.
     namespace: &'static str,
 }
 
@@ -49,7 +50,7 @@ const VELERO: RestoringServer = RestoringServer { prefix: "v", namespace: velero
 const BOWLINE: RestoringServer = RestoringServer { prefix: "b", namespace: harness::NAMESPACE };
 
 impl RestoringServer {
-    /// An object as it is called where this side restores it to.
+    /// An object with the name of its target on this side.
     fn renamed_for_target(self, object: &Value) -> Value {
         let mut moved = object.clone();
         let is_namespace = object["kind"] == "Namespace";
@@ -74,12 +75,12 @@ impl RestoringServer {
     }
 }
 
-/// What came of a restore.
+/// Outcome of a restore.
 struct RestoreOutcome {
     side: RestoringServer,
     phase: Option<RestorePhase>,
     results: Results,
-    /// What was done with each item.
+    /// Outcome of each item.
     actions: BTreeMap<String, String>,
     /// The objects afterwards.
     objects: BTreeMap<String, String>,
@@ -89,7 +90,7 @@ struct RestoreOutcome {
 struct ComparisonScenario {
     client: Client,
     bucket: PathBuf,
-    /// What is compared.
+    /// The compared parts.
     objects: Vec<Value>,
 }
 
@@ -152,7 +153,7 @@ fn id(kind: &str, namespace: &str, name: &str) -> String {
 }
 
 impl ComparisonScenario {
-    /// Where nothing is yet. What there is afterwards is the state that all else begins with.
+    /// Into empty namespaces. The result is the initial state of all other cases.
     async fn assert_restore_into_empty(&self) -> BTreeMap<String, String> {
         let velero = self.restore(VELERO, "plain", json!({})).await;
         let bowline = self.restore(BOWLINE, "plain", json!({})).await;
@@ -202,7 +203,7 @@ impl ComparisonScenario {
         assert_eq!(warned_objects(&ours), refused, "{:?}", ours.results);
         assert_eq!(warned_objects(&theirs), refused, "{:?}", theirs.results);
         assert_same_actions(&theirs, &ours);
-        // All is as it was, but for what cannot be changed and what restores do not change.
+        // Everything is as before, except for immutable fields and fields that restores do not change.
         let is_other = |id: &str, found: &str| {
             plain.get(id).map(|text| by_any_restore(text)) != Some(by_any_restore(found))
         };
@@ -233,7 +234,7 @@ impl ComparisonScenario {
         assert_same_outcome(&velero, &bowline);
         assert_eq!(bowline.phase, Some(RestorePhase::PartiallyFailed), "{:?}", bowline.results);
         for id in self.objects.iter().map(id_of) {
-            // Definitions are there, and look different to Velero.
+            // CRDs exist, and differ for Velero.
             if !id.starts_with("CustomResourceDefinition ") {
                 assert_eq!(velero.actions.get(&id), bowline.actions.get(&id), "{id}");
             }
@@ -325,7 +326,7 @@ impl ComparisonScenario {
         }
     }
 
-    /// The objects where a side has restored them to, without what any restore changes.
+    /// The restored objects of a side, without fields that every restore changes.
     async fn read(&self, side: RestoringServer) -> BTreeMap<String, String> {
         let mut read = BTreeMap::new();
         for object in &self.objects {
@@ -339,9 +340,9 @@ impl ComparisonScenario {
     }
 }
 
-/// An object without the names of the backup and of the restore that it came with: one that was there before has
-/// none, and one that was restored again has others. Nor does it say who owns its fields: whoever changed one owns
-/// it from then on, also when it was changed back.
+/// An object without the names of its backup and restore: an older object has none, and an object that was restored
+/// again has others. Field owners are removed as well, because each writer of a field owns it from then on, even if the
+/// field was changed back.
 fn by_any_restore(object: &str) -> Value {
     let mut object: Value = serde_json::from_str(object).unwrap();
     harness::remove_restore_labels(&mut object);
@@ -368,7 +369,7 @@ fn assert_same_outcome(velero: &RestoreOutcome, bowline: &RestoreOutcome) {
     assert_eq!(their_errors, our_errors, "{:?} {:?}", velero.results, bowline.results);
 }
 
-/// What was done with each item, without those that the cluster itself makes in any namespace.
+/// Outcome of each item, without those that every namespace has.
 fn actions(side: RestoringServer, list: &ResourceList) -> BTreeMap<String, String> {
     let mut actions = BTreeMap::new();
     for (kind, items) in &list.0 {
@@ -385,7 +386,7 @@ fn actions(side: RestoringServer, list: &ResourceList) -> BTreeMap<String, Strin
     actions
 }
 
-/// Which objects warnings are about, by what both servers or the API server say of them.
+/// Objects that warnings of both servers or the API server name.
 fn warned_objects(outcome: &RestoreOutcome) -> BTreeSet<String> {
     let messages = &outcome.results.warnings;
     let of_namespaces = messages.namespaces.iter().flat_map(|(namespace, list)| {
@@ -409,7 +410,7 @@ fn assert_same_actions(velero: &RestoreOutcome, bowline: &RestoreOutcome) {
     let touched: BTreeSet<_> = touched.chain(changes::deleted()).map(|row| row.id()).collect();
     for (id, action) in &bowline.actions {
         if id.starts_with("Namespace ") {
-            // Velero lists only those that it has created.
+            // Velero lists only items that it has created.
             assert_eq!((action.as_str(), velero.actions.get(id)), ("skipped", None), "{id}");
         } else if touched.contains(id) {
             assert_eq!(action, &velero.actions[id], "{id}");

@@ -1,4 +1,4 @@
-//! Snapshots that we took: for Velero on the same cluster, and for a server of ours on another one.
+//! Snapshots by Bowline, restored by Velero on the same cluster and by Bowline on another cluster.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ use crate::bed::{World, shared};
 /// The versions of the plugin. Velero knows the first one only, which the second one serves as well
 /// where it is not asked for more.
 const VERSIONS: [&str; 2] = ["vs-v1", "vs-v2"];
-/// What is in the volumes.
+/// Contents of the volumes.
 const DATA: &str = "a page of the ledger\n";
 
 /// An application with a volume, and its backup, both named after the version of the plugin.
 struct Ledger {
     version: &'static str,
-    /// What the disks of all clusters are in.
+    /// Folder of the disks of all clusters.
     disks: PathBuf,
 }
 
@@ -93,7 +93,7 @@ impl Ledger {
         self.wait_until_bound(client).await;
     }
 
-    /// Deletes all objects of it, and leaves the disks.
+    /// Deletes all its objects, and keeps the disks.
     async fn delete_objects(&self, client: &Client) {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let volumes: Api<PersistentVolume> = Api::all(client.clone());
@@ -107,7 +107,7 @@ impl Ledger {
         .await;
     }
 
-    /// Where servers in a namespace find the disks.
+    /// Path of the disks for servers in a namespace.
     async fn create_snapshot_location(&self, client: &Client, namespace: &str) {
         let location = json!({
             "apiVersion": "velero.io/v1",
@@ -260,7 +260,7 @@ fn normalized_line(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Another cluster knows of the snapshot what was known in the first one, and restores from it.
+/// Another cluster has the same data about the snapshot as the first one, and restores from it.
 async fn assert_restored_in_another_cluster(
     world: &World,
     ledger: &Ledger,

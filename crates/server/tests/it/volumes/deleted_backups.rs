@@ -1,4 +1,4 @@
-//! Backups that nobody goes on with: what they have made is in their journals, and must not be forgotten.
+//! Backups that are deleted or not resumed: the journal has what they created, and cleanup deletes it.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ use crate::support::operations::key;
 use crate::support::raw_tar::gzip;
 use crate::support::runs::{is_waiting, phase};
 
-/// The pages of journals that there are.
+/// The existing journal pages.
 async fn pages(trial: &SnapshotWorld) -> Vec<ConfigMap> {
     let params = ListParams::default().labels("bowline.io/journal");
     trial.world.api::<ConfigMap>().list(&params).await.unwrap().items
@@ -36,7 +36,7 @@ fn folder(trial: &SnapshotWorld) -> PathBuf {
     trial.world.path("root").join("default/backups/b")
 }
 
-/// A backup that waits for its upload, and whose server has ended. Its snapshot is taken.
+/// A backup that waits for its upload, and whose server has ended. Its snapshot exists.
 async fn interrupted_backup(name: &str, upload: &str) -> (SnapshotWorld, Backup) {
     let mut trial = SnapshotWorld::start(name, "sdk").await;
     trial.location("snaps", "vs-v2", json!({"upload-ms": upload})).await;
@@ -169,7 +169,7 @@ async fn in_flight_snapshot_of_a_deleted_backup_is_found_by_tag() {
     trial.location("snaps", "vs-v2", json!({})).await;
     trial.disk("one");
     trial.world.end().await.unwrap();
-    // It was taken, and the server died before the answer came.
+    // The snapshot was created, and the server died before the answer arrived.
     let snapshot = trial.root().join("snapshots/snap-one-0");
     std::fs::create_dir_all(snapshot.join("data")).unwrap();
     let tags = json!({"bowline.io/request-id": "r1"}).to_string();
@@ -241,7 +241,7 @@ fn refuse_file(trial: &SnapshotWorld, file: &str) -> (PathBuf, PathBuf) {
     (shown, moved)
 }
 
-/// Waits until the run was taken up and given back, twice.
+/// Waits until the run was resumed and left again, twice.
 async fn until_resumed_twice(trial: &SnapshotWorld) {
     let writer = async || {
         let last = pages(trial).await.into_iter().max_by_key(ResourceExt::name_any).unwrap();
@@ -305,7 +305,7 @@ async fn backup_waits_and_resumes_when_its_bucket_refuses_after_a_handover() {
     until_resumed_twice(&trial).await;
     assert_eq!(phase(&trial.world.api::<Backup>().get("b").await.unwrap()), "InProgress");
     assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
-    // It waits as long as it takes, also over the next restart.
+    // The backup waits for as long as necessary, also after another restart.
     trial.world.end().await.unwrap();
     assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
     start_server(&mut trial);

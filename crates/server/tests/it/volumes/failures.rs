@@ -1,5 +1,5 @@
-//! What plugins, disks and people do wrong: it is told where one looks for it, no snapshot is left that
-//! nobody knows of, and no secret gets out.
+//! Failures of plugins, disks and users: each is reported where users look for it, no snapshot is left over without a
+//! report, and no secret is shown.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -22,7 +22,7 @@ use super::{SnapshotWorld, status_phase};
 use crate::bed::{World, eventually};
 use crate::support::runs::{is_over, is_waiting, phase};
 
-/// What a backup has come to, wherever that is written.
+/// State of a backup, in each place that shows it.
 struct BackupFiles {
     phase: String,
     errors: String,
@@ -54,7 +54,7 @@ impl BackupFiles {
         ids
     }
 
-    /// All is well, in every place.
+    /// Checks that everything succeeded, in every place that shows it.
     fn assert_completed(&self) {
         assert_eq!(self.phase, "Completed", "{} {}", self.errors, self.warnings);
         assert_eq!((self.errors.as_str(), self.warnings.as_str()), ("", ""));
@@ -64,7 +64,7 @@ impl BackupFiles {
         assert!(self.shown.iter().all(|one| status_phase(one) == "Completed"), "{:?}", self.shown);
     }
 
-    /// What is shown of the snapshot of a volume: phase and message.
+    /// Shown state of the snapshot of a volume: phase and message.
     fn shown_of(&self, volume: &str) -> (String, String) {
         let shown = self.shown.iter().find(|one| one.spec.volume == volume).expect("it is shown");
         (status_phase(shown), shown.status.as_ref().unwrap().message.clone())
@@ -79,7 +79,7 @@ impl SnapshotWorld {
         assert_eq!(there, ids);
     }
 
-    /// With the backup everything goes.
+    /// Deletes the backup, and checks that nothing remains.
     async fn assert_deleted(&self, backup: &str) {
         delete_backup(&self.world, backup).await;
         self.assert_only(&[]);
@@ -198,7 +198,7 @@ async fn upload_that_always_fails_near_its_end_is_failed() {
     assert_eq!(outcomes.snapshots[0].status.phase, Some(SnapshotPhase::Failed));
     assert_eq!(outcomes.infos[0].result, Some(Outcome::Failed));
     assert_eq!(trial.called("upload-snapshot"), 3, "{:?}", trial.calls());
-    // What there is of it is known, and goes with the backup.
+    // The partial snapshot is known, and is deleted with the backup.
     trial.assert_only(&outcomes.ids());
     trial.assert_deleted("b").await;
 }
@@ -289,7 +289,7 @@ async fn refused_cloud_key_is_reported_without_leaking_it() {
     stage.assert_no_secret_leaks().await;
     stage.assert_no_leaks_of(&[wrong.to_owned()]).await;
 
-    // The right key is taken as soon as it is there.
+    // The right key is used as soon as it exists.
     stage.put_credentials().await;
     assert_eq!(phase(&stage.back_up("b").await), "Completed");
 }
@@ -399,7 +399,7 @@ async fn clone_without_space_is_a_volume_error_and_leaves_nothing() {
     local.more = json!({"stateDir": at.join("state")});
     fill(&local, "host", 8_000_000);
     let stage = SnapshotterScenario::prepare(world, local).await;
-    // Both are cloned at once. Where the small one comes while the large one has filled the disk, it does not fit either.
+    // Both are cloned concurrently. While the large one has filled the disk, the small one may not fit either.
     let mut attempts = 0;
     let name = loop {
         attempts += 1;
@@ -421,7 +421,7 @@ async fn clone_without_space_is_a_volume_error_and_leaves_nothing() {
         assert!(errors.contains(words), "no {words:?} in {errors}");
     }
     assert!(!errors.contains(&stage.volume("local")), "{errors}");
-    // A plugin that says that it could not has taken nothing.
+    // A plugin that reports a failure has created nothing.
     assert_eq!(results.warnings, Results::default().warnings);
     let snapshots: Vec<Snapshot> = stage.get(name).await;
     let mut backups = Vec::new();
@@ -485,7 +485,7 @@ async fn refused_bucket_key_fails_uploads_without_leaking_it() {
     stage.assert_uploads_failed("b", "repository").await;
     stage.assert_no_leaks_of(&[wrong.clone(), PASSWORD.to_owned()]).await;
 
-    // Whether the bucket has anything of them cannot be learnt, so that the record stays.
+    // The contents of the bucket cannot be checked, so the record stays.
     let request = json!({"metadata": {"name": "too-early"}, "spec": {"backupName": "b"}});
     stage.world.create::<DeleteBackupRequest>(request).await;
     let is_reported = |request: &DeleteBackupRequest| {

@@ -1,5 +1,5 @@
-//! Plugins that write their own VolumePluginBackups and VolumePluginRestores, in Go and on the SDK. They know neither
-//! the labels nor the owner that these are to have, and have no other way to tell how they go.
+//! Plugins that write their own VolumePluginBackups and VolumePluginRestores, in Go and on the SDK. They set neither
+//! labels nor owner references, and report their progress only there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ impl SnapshotWorld {
         self.location("snaps", "vs-v1", settings).await;
     }
 
-    /// Lets what is reported end with a phase.
+    /// Ends the reported progress with a phase.
     fn end_reports(&self, phase: &str) {
         let (root, partial) = (self.root(), self.root().join("report-end.partial"));
         std::fs::write(&partial, phase).unwrap();
@@ -65,7 +65,7 @@ impl SnapshotWorld {
     }
 }
 
-/// Whether a VolumePluginBackup is as all of a backup are.
+/// True if a VolumePluginBackup has labels and owner of its backup.
 fn is_labelled_and_owned(resource: &VolumePluginBackup, uid: &str) -> bool {
     let label = |key: &str| resource.labels().get(key).map(String::as_str);
     label("velero.io/backup-name") == Some("b")
@@ -81,7 +81,7 @@ async fn assert_snapshot_follows_plugin_report(name: &str, set: &'static str) {
     let waiting = trial.world.until("b", is_waiting::<Backup>).await;
     let uid = waiting.uid().unwrap();
 
-    // It has labels and an owner while it goes on, and stays the plugin's.
+    // The resource has labels and an owner while the run continues, and stays the plugin's.
     let is_adopted = |one: &VolumePluginBackup| is_labelled_and_owned(one, &uid);
     let shown = trial.world.until("snap-one-1", is_adopted).await;
     assert_eq!(status_phase(&shown), "InProgress");
@@ -121,7 +121,7 @@ async fn assert_snapshot_follows_plugin_report(name: &str, set: &'static str) {
 
     assert_volume_follows_plugin_report(&trial, &volume).await;
 
-    // Whatever removes the Backup removes it. The sync may bring both back, as other objects.
+    // The resource is removed together with the Backup. The sync may recreate both, as other objects.
     let shown = trial.world.api::<VolumePluginBackup>().get("snap-one-1").await.unwrap();
     trial.world.delete::<Backup>("b").await;
     eventually("the VolumePluginBackup is deleted", async || {
@@ -139,7 +139,7 @@ async fn assert_volume_follows_plugin_report(trial: &SnapshotWorld, volume: &str
     let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}});
     let uid = trial.world.create::<Restore>(restore).await.uid().unwrap();
 
-    // There is one for the volume, while it is made: the plugin's, with labels and an owner.
+    // While the volume is created, it has one resource: the plugin's, with labels and an owner.
     let api = trial.world.api::<VolumePluginRestore>();
     let shown = eventually("the plugin's own VolumePluginRestore is there", async || {
         let labelled = ListParams::default().labels("velero.io/restore-name=r");
@@ -178,7 +178,7 @@ async fn snapshot_follows_the_report_of_an_sdk_plugin() {
 async fn snapshots_are_published_while_items_are_collected() {
     let trial = SnapshotWorld::start("reported-early", "sdk").await;
     trial.reporting_location(json!({"report-within": "true"})).await;
-    // The plugin is at the first until it is told to end; of the second it reports nothing.
+    // The plugin works on the first snapshot until it is told to end, and reports nothing about the second.
     trial.volume("one").await;
     trial.volume("plain").await;
     trial.back_up("b", json!({})).await;

@@ -1,4 +1,4 @@
-//! The snapshotters that the suite runs over, each with the storage that it works on.
+//! The snapshotters of the suite, each with its storage.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::bed::{World, shared};
 
-/// What is on the disk of a name.
+/// Contents of a disk.
 pub(super) fn content(disk: &str) -> String {
     format!("the ledger of {disk}, ").repeat(500)
 }
 
-/// A disk, and what a PersistentVolume says of it.
+/// A disk, and the spec of its PersistentVolume.
 pub(super) struct Disk {
     pub(super) name: &'static str,
     /// The part of the spec that says where it is.
@@ -31,21 +31,21 @@ pub(super) trait TestedSnapshotter {
     /// The provider of its location.
     fn provider(&self) -> String;
     fn config(&self) -> Value;
-    /// The credentials of its location, and what of them must not be told to anybody.
+    /// Credentials of its location, and the parts that must not be shown.
     fn credentials(&self) -> Option<(String, Vec<String>)> {
         None
     }
-    /// Whether it has a stage for uploads.
+    /// True if it has an upload stage.
     fn uploads(&self) -> bool;
     /// Its disks, with their [`content`].
     fn disks(&self) -> Vec<Disk>;
     /// Takes the disks away, as in a disaster.
     fn destroy_disks(&self);
-    /// What is on the disk that the spec of a PersistentVolume names.
+    /// Contents of the disk that the spec of a PersistentVolume names.
     fn read(&self, spec: &Value) -> String;
-    /// Whether a snapshot is in the storage, and nothing of it is missing.
+    /// True if a snapshot is complete in the storage.
     fn has_snapshot(&self, snapshot: &str) -> bool;
-    /// What there is of snapshots in the storage.
+    /// Snapshots in the storage.
     fn remaining_snapshots(&self) -> Vec<String>;
 }
 
@@ -58,7 +58,7 @@ fn install(world: &World, binary: &Path, name: &str) {
     symlink(binary, world.path("plugins").join(name)).unwrap();
 }
 
-/// One of the fixtures, whose disks are folders.
+/// One of the fixtures, with folders as disks.
 pub(super) struct FixtureSnapshotter {
     provider: String,
     uploads: bool,
@@ -66,7 +66,7 @@ pub(super) struct FixtureSnapshotter {
 }
 
 impl FixtureSnapshotter {
-    /// Of a set.
+    /// Subject for a plugin set.
     pub(super) async fn of_set(world: &World, set: &str, plugin: &str) -> Self {
         world.install_sets().await;
         Self::new(world, format!("{set}.bowline.io/{plugin}"))
@@ -244,14 +244,14 @@ impl TestedSnapshotter for AwsSnapshotter {
 /// Our plugin for folders of a node.
 pub(super) struct LocalVolumeSnapshotter {
     pub(super) root: PathBuf,
-    /// Where snapshots are uploaded to, as its setting, and as a folder that we can look into.
+    /// Target of uploads, as a setting, and as a folder that the tests can read.
     pub(super) repository: (String, PathBuf),
     pub(super) credentials: Vec<(&'static str, String)>,
     /// Settings besides.
     pub(super) more: Value,
 }
 
-/// What its repositories are encrypted with.
+/// Password of its repositories.
 pub(super) const PASSWORD: &str = "correct-horse-battery-staple";
 
 impl LocalVolumeSnapshotter {
@@ -292,13 +292,13 @@ impl LocalVolumeSnapshotter {
         local
     }
 
-    /// Where clones and records are.
+    /// Folder of clones and records.
     pub(super) fn state(&self) -> PathBuf {
         let own = self.more["stateDir"].as_str().map(PathBuf::from);
         own.unwrap_or_else(|| self.root.join(".bowline-snapshots"))
     }
 
-    /// What is there, besides the files that hold nothing but locks.
+    /// Existing files, without lock files.
     pub(super) fn records(&self) -> Vec<String> {
         let mut names = names(&self.state());
         names.retain(|name| !name.starts_with(".lock"));
@@ -376,7 +376,7 @@ impl TestedSnapshotter for LocalVolumeSnapshotter {
     fn has_snapshot(&self, snapshot: &str) -> bool {
         let folder = self.state().join(snapshot);
         let is_uploaded = !self.uploaded().is_empty();
-        // The clone goes when all is uploaded.
+        // The clone is deleted after the upload.
         folder.join("record.json").is_file() && !folder.join("data").exists() && is_uploaded
     }
 

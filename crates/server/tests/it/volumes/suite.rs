@@ -1,6 +1,6 @@
-//! One suite for all snapshotters: Velero's own plugin for Amazon, those built with its framework in Go,
-//! those built with our SDK, and our plugin for folders of a node. From a volume with data to a backup,
-//! after a disaster to another volume with the same data, and until the backup is deleted.
+//! One suite for all snapshotters: Velero's plugin for AWS, plugins built with its framework in Go and
+//! with our SDK, and our plugin for local volumes. It backs up a volume with data, destroys it, restores the data into
+//! another volume, and deletes the backup.
 
 use std::fmt::Debug;
 use std::io::Read as _;
@@ -119,7 +119,7 @@ impl<S: TestedSnapshotter> SnapshotterScenario<S> {
         .await;
     }
 
-    /// What a backup of the application is.
+    /// Spec of a backup of the application.
     pub(super) fn spec(&self) -> Value {
         json!({"includedNamespaces": [self.app]})
     }
@@ -164,18 +164,18 @@ impl<S: TestedSnapshotter> SnapshotterScenario<S> {
         self.subject.destroy_disks();
     }
 
-    /// Looks for the secrets of the location in all that is told.
+    /// Searches everything that is shown for the secrets of the location.
     pub(super) async fn assert_no_secret_leaks(&self) {
         if let Some((_, secrets)) = self.subject.credentials() {
             self.assert_no_leaks_of(&secrets).await;
         }
     }
 
-    /// Looks for secrets in all that people and other programs can read of runs.
+    /// Searches everything that users and programs can read about runs for secrets.
     pub(super) async fn assert_no_leaks_of(&self, secrets: &[String]) {
         let mut outputs: Vec<(String, String)> = Vec::new();
         for file in files(&self.world.path("root")) {
-            // What a run needed while it went on may just be removed.
+            // Temporary objects of a run may be deleted meanwhile.
             let Ok(bytes) = std::fs::read(&file) else { continue };
             let name = file.display().to_string();
             let mut text = Vec::new();
@@ -280,7 +280,7 @@ impl<S: TestedSnapshotter> SnapshotterScenario<S> {
             let spec = serde_json::to_value(volume.spec).unwrap();
             assert_eq!(self.subject.read(&spec), content(disk.name));
             for (kind, before) in disk.source.as_object().unwrap() {
-                // Where it is has changed, and what it is has not.
+                // Its place has changed, and its contents have not.
                 assert_eq!(&spec[kind] == before, kind == "nodeAffinity", "{spec}");
             }
             let is_of = |one: &&VolumePluginRestore| {
@@ -309,7 +309,7 @@ pub(super) async fn delete_backup(world: &World, name: &str) {
     .await;
 }
 
-/// Whether a plugin is that of a provider, whose name may be short.
+/// True if a plugin belongs to a provider, whose name may be short.
 fn is_plugin_of(plugin: &str, provider: &str) -> bool {
     plugin == provider || plugin == format!("velero.io/{provider}")
 }

@@ -1,4 +1,4 @@
-//! Rewording a message changes no decision: the text of an error or of a state is not compared.
+//! Finds comparisons of the text of errors and states: rewording a message must change no decision.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -202,8 +202,8 @@ impl<'ast> Visit<'ast> for Comparisons<'_> {
         visit::visit_expr_binary(self, binary);
     }
 
-    /// A helper such as `between(message, "no class ", " was found")`. What a message is made from has no prose
-    /// beside it: that is in the message.
+    /// A helper such as `between(message, "no class ", " was found")`. The arguments of a message are not prose; the
+    /// prose is in the message.
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
         let mut arguments = call.args.iter();
         if let Some(value) = arguments.next()
@@ -221,7 +221,7 @@ impl<'ast> Visit<'ast> for Comparisons<'_> {
         visit::visit_expr_match(self, expression);
     }
 
-    /// What stands in a macro is not parsed: an expression list is tried, and the form of `matches!`.
+    /// The contents of a macro are not parsed: an expression list is tried, and the form of `matches!`.
     fn visit_macro(&mut self, macro_: &'ast syn::Macro) {
         let list = Punctuated::<Expr, Token![,]>::parse_terminated;
         if !macro_.path.is_ident("matches") {
@@ -343,7 +343,7 @@ fn no_text_of_an_error_or_state_is_compared() {
                 .position(|exception| path.ends_with(exception.file) && exception.text == text);
             match exception {
                 Some(index) => used[index] = true,
-                // Whether there is a text at all does not depend on its wording.
+                // The presence of a text does not depend on its wording.
                 None if text.is_empty() => {}
                 None => wrong.push(format!("{}: {text:?}", path.display())),
             }

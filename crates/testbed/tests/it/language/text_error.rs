@@ -1,4 +1,4 @@
-//! Errors are types until text leaves the program.
+//! Finds errors that are text: errors are types until text leaves the program.
 
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, PathArguments, Type};

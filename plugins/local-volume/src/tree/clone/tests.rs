@@ -108,7 +108,7 @@ fn summary_describes_the_clone_method() {
             "cloned by copy-on-write: 2 files, 3 bytes; 1 of the files could not be cloned and were \
              copied",
         ),
-        (cloned(CloneMethod::Copy, 0), "copied plainly: 2 files, 3 bytes"),
+        (cloned(CloneMethod::Copy, 0), "copied: 2 files, 3 bytes"),
     ] {
         assert_eq!(cloned.describe(), expected);
     }

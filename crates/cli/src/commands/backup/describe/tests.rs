@@ -101,7 +101,7 @@ fn few_files() -> Files {
     Files { operations: None, resources: None, ..files() }
 }
 
-/// A volume that is being uploaded, one that is done, one that has failed, and one of a plugin that reports nothing.
+/// A volume that is being uploaded, a completed one, a failed one, and one whose plugin reports nothing.
 fn transfers() -> Vec<VolumeProgress> {
     let running = json!({
         "phase": "InProgress", "snapshotID": "snap-1", "message": "uploading",

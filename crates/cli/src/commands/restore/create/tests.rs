@@ -139,8 +139,8 @@ fn invalid_or_contradictory_flags_are_refused() {
         (&["--from-backup=b", "--exclude-namespaces=*"][..], "would exclude everything"),
         (&["--from-backup=b", "--include-namespaces=a", "--exclude-namespaces=a"], "is both"),
         (&["--from-backup=b", "-l", "a=b=c"], "is not a valid label selector"),
-        (&["R", "--from-backup=b"], "\"R\" is not a name"),
-        (&["--from-backup=B"], "\"B\" is not a name"),
+        (&["R", "--from-backup=b"], "invalid name \"R\""),
+        (&["--from-backup=B"], "invalid name \"B\""),
         (&[&format!("--from-backup={}", "x".repeat(250))], "is too long to append a timestamp"),
     ] {
         let error = parse_restore(line).unwrap_err();

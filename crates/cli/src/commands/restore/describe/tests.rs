@@ -83,7 +83,7 @@ fn files() -> Files {
     }
 }
 
-/// A volume that was created, and one that was not, for which the plugin had no name yet.
+/// A volume that was created, and one that was not, so that it has no name yet.
 fn transfers() -> Vec<VolumeProgress> {
     let restore = |snapshot: &str, status: &Value| {
         let report = json!({

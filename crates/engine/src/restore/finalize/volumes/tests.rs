@@ -127,7 +127,7 @@ async fn new_volume_gets_labels_and_reclaim_policy_of_the_old_one() {
     assert_eq!(patched["metadata"]["labels"], json!({"app": "shop", "zone": "new"}));
     assert_eq!(patched["spec"]["persistentVolumeReclaimPolicy"], "Retain");
     assert_eq!(volumes[0].pv_name, "pv-9");
-    // Again, as after a kill: there is nothing left to do.
+    // Repeated, as after a kill: nothing is left to do.
     let info = saved("data").pv_info.unwrap();
     assert_eq!(volume_patch(&patched, &info), None);
 }

@@ -194,7 +194,7 @@ async fn first_running_container_runs_all_its_hooks_first() {
         hook("side", "c", "Fail"),
     ]));
     fixture.start(&pod("db", "-", "running"));
-    // `main` comes up while the first hook of `side` runs.
+    // `main` starts while the first hook of `side` runs.
     fixture.after(1).await;
     fixture.put(&pod("db", "running", "running"));
     let (counts, _, commands) = fixture.finish().await;

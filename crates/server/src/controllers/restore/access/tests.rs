@@ -13,7 +13,7 @@ fn backup(spec: Value) -> BackupSpec {
     serde_json::from_value(spec).unwrap()
 }
 
-/// Review for a user who has these rules, and those that every user has.
+/// Review for a user with these rules and those of every user.
 fn rules_review(rules: Vec<PolicyRule>) -> SubjectRulesReviewStatus {
     let everybody = ResourceRule {
         api_groups: Some(vec!["authorization.k8s.io".to_owned()]),

@@ -137,7 +137,7 @@ fn the_end_in_a_resource_counts_only_without_an_answer() {
     for phase in ["Completed", "Failed", "Canceled"] {
         let ended = reported_progress(&plugin_resource(phase, at(0)), at(1));
         let report = || PluginReport::Reported(ended.clone());
-        // `Progress` answers: the snapshot is being created, whatever the resource says.
+        // `Progress` answers that the snapshot is being created, so the resource does not count.
         let answered = combine_progress(&creation, Ok(running.clone()), report()).unwrap();
         assert_eq!(answered.state, PluginState::Running, "{phase}");
         for code in [Code::Unimplemented, Code::Unavailable, Code::NotFound, Code::Unknown] {
