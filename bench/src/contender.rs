@@ -4,6 +4,7 @@
 //! the same way.
 
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use bowline_api::BackupStorageLocation;
 use bowline_api::location::LocationPhase;
 use bowline_testbed::apply::apply;
 use bowline_testbed::process::Process;
-use bowline_testbed::{Velero, s3, velero};
+use bowline_testbed::{Velero, port, s3, velero};
 use kube::api::DeleteParams;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -61,6 +62,8 @@ pub(crate) struct Server {
     pub(crate) namespace: &'static str,
     /// Folder of its bucket.
     bucket: PathBuf,
+    /// Address of the metrics of Bowline.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 enum ServerProcess {
@@ -95,7 +98,7 @@ impl Contender {
 }
 
 impl Bucket {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Own => "bowline",
             Self::Shared => "velero",
@@ -180,7 +183,8 @@ async fn start_velero(env: &BenchEnv, arguments: &[&str]) -> anyhow::Result<Serv
     let options = velero::Options { arguments, ..velero::Options::default() };
     let velero = Velero::start(&env.plane, &env.s3, options).await?;
     let bucket = velero.bucket().to_owned();
-    Ok(Server { process: ServerProcess::Velero(velero), namespace: velero::NAMESPACE, bucket })
+    let process = ServerProcess::Velero(velero);
+    Ok(Server { process, namespace: velero::NAMESPACE, bucket, metrics: None })
 }
 
 async fn start_bowline(env: &BenchEnv, binary: &Path, bucket: Bucket) -> anyhow::Result<Server> {
@@ -209,10 +213,15 @@ async fn start_bowline(env: &BenchEnv, binary: &Path, bucket: Bucket) -> anyhow:
     }
     let scratch = bed.subdir("bowline").context("cannot create a directory")?;
     bed.subdir("bowline/plugins").context("cannot create a directory")?;
-    let command = bowline_command(env, binary, namespace, &scratch);
+    // The default port may belong to another server on this machine.
+    let [port] = port::free_ports().context("cannot find a free port")?;
+    let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut command = bowline_command(env, binary, namespace, &scratch);
+    command.arg(format!("--metrics-address={metrics}"));
     let mut process = Process::start(bed, "bowline", command)?;
     process.wait_until(START_TIMEOUT, || is_available(&env.client, namespace)).await?;
-    Ok(Server { process: ServerProcess::Bowline(process), namespace, bucket: folder })
+    let process = ServerProcess::Bowline(process);
+    Ok(Server { process, namespace, bucket: folder, metrics: Some(metrics) })
 }
 
 fn bowline_command(env: &BenchEnv, binary: &Path, namespace: &str, scratch: &Path) -> Command {

@@ -13,7 +13,7 @@ use kube::Client;
 
 pub(crate) use mix::{Load, Object, definitions};
 
-use crate::print_line;
+use crate::{measure, print_line};
 
 /// Number of objects created in parallel.
 const IN_FLIGHT: usize = 32;
@@ -25,14 +25,37 @@ const CREATE_PAUSE: Duration = Duration::from_millis(200);
 /// Interval of progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Creates all objects of `load` that do not exist.
-pub(crate) async fn fill(client: &Client, load: Load) -> anyhow::Result<()> {
+/// Time for the controllers to finish their work on each new object. Deployments, Services and namespaces lead to
+/// further objects, which the controllers create at a limited rate.
+const SETTLE_TIME_PER_OBJECT: Duration = Duration::from_millis(2);
+
+/// Creates the objects of `load` beyond those of a smaller load, of so many objects, that exist already; waits for the
+/// controllers to finish their work on them; and returns the number of objects that exist now.
+pub(crate) async fn fill(client: &Client, load: Load, existing: usize) -> anyhow::Result<usize> {
+    let count = load.len().saturating_sub(existing);
+    if count == 0 {
+        return Ok(existing);
+    }
     for definition in definitions() {
         apply(client, definition).await?;
     }
-    let mut progress = FillProgress::start(load.len());
-    create_all(client, load.namespaces(), &mut progress).await?;
-    create_all(client, load.contents(), &mut progress).await?;
+    let mut progress = FillProgress::start(count);
+    create_all(client, load.namespaces_after(existing), &mut progress).await?;
+    create_all(client, load.contents_after(existing), &mut progress).await?;
+    progress.report();
+    let objects = u32::try_from(count).unwrap_or(u32::MAX);
+    measure::wait_until_quiet_beyond(SETTLE_TIME_PER_OBJECT.saturating_mul(objects)).await;
+    Ok(load.len())
+}
+
+/// Creates so many objects that need no others.
+pub(crate) async fn create_objects(
+    client: &Client,
+    count: usize,
+    objects: impl Iterator<Item = Object>,
+) -> anyhow::Result<()> {
+    let mut progress = FillProgress::start(count);
+    create_all(client, objects, &mut progress).await?;
     progress.report();
     Ok(())
 }

@@ -104,13 +104,19 @@ pub(crate) fn find_process(name: &str) -> Option<u32> {
 
 /// Waits until the started processes have finished their own background work.
 pub(crate) async fn wait_until_quiet() {
+    wait_until_quiet_beyond(Duration::ZERO).await;
+}
+
+/// The same, for longer by this time.
+pub(crate) async fn wait_until_quiet_beyond(extra: Duration) {
+    let limit = QUIET_TIMEOUT + extra;
     let used = || {
         let own_pid = std::process::id();
         let processes: Vec<Process> =
             process_tree(own_pid).into_iter().filter(|process| process.pid != own_pid).collect();
         ticks(&processes)
     };
-    let deadline = Instant::now() + QUIET_TIMEOUT;
+    let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
         let before = used();
         tokio::time::sleep(QUIET_WINDOW).await;
@@ -119,10 +125,7 @@ pub(crate) async fn wait_until_quiet() {
             return;
         }
     }
-    print_line(format_args!(
-        "going on, although it is not quiet after {} s",
-        QUIET_TIMEOUT.as_secs()
-    ));
+    print_line(format_args!("going on, although it is not quiet after {} s", limit.as_secs()));
 }
 
 /// One line of `/proc`.
@@ -198,13 +201,23 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / TICKS_PER_SECOND
 }
 
-fn resident_bytes(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    resident_in(&status).unwrap_or_default()
+/// Resident set of a process.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    memory(pid, "VmRSS:")
 }
 
-fn resident_in(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// Largest resident set of a process since its start.
+pub(crate) fn peak_resident_bytes(pid: u32) -> u64 {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    memory_in(&status, field).unwrap_or_default()
+}
+
+fn memory_in(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kibibytes * 1024)
 }
@@ -220,8 +233,10 @@ mod tests {
         assert_eq!((process.parent, process.name.as_str(), process.state), (3, "a (b) c", 'S'));
         assert_eq!((process.own_ticks, process.ticks), (30, 100));
         assert_eq!(Process::parse(7, "7 (cut"), None);
-        assert_eq!(resident_in("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12 * 1024));
-        assert_eq!(resident_in("Name:\tkernel thread\n"), None);
+        let status = "Name:\tx\nVmHWM:\t    15 kB\nVmRSS:\t    12 kB\n";
+        assert_eq!(memory_in(status, "VmRSS:"), Some(12 * 1024));
+        assert_eq!(memory_in(status, "VmHWM:"), Some(15 * 1024));
+        assert_eq!(memory_in("Name:\tkernel thread\n", "VmRSS:"), None);
         assert_eq!(idle_in("cpu  1 2 3 40 50 6 7 8 9 10\ncpu0 1 2 3 4 5\n"), Some(90));
         assert_eq!(idle_in("intr 1 2 3 4 5\n"), None);
     }

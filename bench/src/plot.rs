@@ -1,5 +1,7 @@
 //! Figures as a picture: bars for the medians, a dot for each round.
 
+pub(crate) mod growth;
+
 use std::fmt::Write as _;
 
 use crate::backup::{BackupMeasurement, Backups};
@@ -46,18 +48,24 @@ pub(crate) fn csi_svg(backups: &csi::CsiBackups) -> String {
 
 fn draw(panels: &[Panel]) -> String {
     let height = TOP + panels.iter().map(Panel::height).sum::<f64>();
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\" \
-         fill=\"#222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
-    );
-    draw_text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", "Bars: medians, dots: rounds");
+    let mut svg = start_document(height, "Bars: medians, dots: rounds");
     let mut top = TOP;
     for panel in panels {
         panel.draw(&mut svg, top);
         top += panel.height();
     }
     svg += "</svg>\n";
+    svg
+}
+
+/// Beginning of a document, with a legend at the top.
+fn start_document(height: f64, legend: &str) -> String {
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\" \
+         fill=\"#222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
+    );
+    draw_text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", legend);
     svg
 }
 
@@ -253,7 +261,7 @@ mod tests {
     use crate::report::tests::sample;
 
     /// Minimal XML check: every element is closed, every attribute quoted.
-    fn check_svg(svg: &str) -> usize {
+    pub(super) fn check_svg(svg: &str) -> usize {
         let mut open = Vec::new();
         let mut elements = 0;
         for part in svg.split('<').skip(1) {

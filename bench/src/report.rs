@@ -2,6 +2,8 @@
 
 mod baseline;
 pub(crate) mod csi;
+pub(crate) mod growth;
+mod many;
 pub(crate) mod restores;
 
 use std::fmt::Write as _;

@@ -83,19 +83,29 @@ impl Load {
 
     /// Namespaces, which must exist before everything else.
     pub(crate) fn namespaces(self) -> impl Iterator<Item = Object> {
+        self.namespaces_after(0)
+    }
+
+    /// Namespaces beyond those of a smaller load of so many objects.
+    pub(crate) fn namespaces_after(self, smaller: usize) -> impl Iterator<Item = Object> {
         let count = match self {
             Self::Mix { objects, .. } => objects.div_ceil(PER_NAMESPACE),
             Self::BigSecrets { .. } => 1,
         };
-        (0..count).map(namespace)
+        (smaller.div_ceil(PER_NAMESPACE)..count).map(namespace)
     }
 
     /// Everything in the namespaces.
     pub(crate) fn contents(self) -> Box<dyn Iterator<Item = Object> + Send> {
+        self.contents_after(0)
+    }
+
+    /// Everything in the namespaces beyond the objects of a smaller load of so many objects.
+    pub(crate) fn contents_after(self, smaller: usize) -> Box<dyn Iterator<Item = Object> + Send> {
         match self {
             Self::Mix { objects, seed } => {
                 let is_namespace = |index: &usize| index.is_multiple_of(PER_NAMESPACE);
-                let indices = (0..objects).filter(move |index| !is_namespace(index));
+                let indices = (smaller..objects).filter(move |index| !is_namespace(index));
                 Box::new(indices.map(move |index| object(seed, index)))
             }
             Self::BigSecrets { seed } => {

@@ -37,6 +37,7 @@ pub mod failpoint;
 mod filter_lists;
 pub mod glob;
 mod hook;
+mod item_hash;
 pub mod journal;
 mod json;
 pub mod leftover;
@@ -48,6 +49,7 @@ pub mod report;
 pub mod restore;
 pub mod schedule;
 mod selection;
+mod shared_names;
 pub mod snapshotter;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -62,6 +62,7 @@ use crate::cluster::Cluster;
 use crate::download::DownloadError;
 use crate::journal::{Journal, RecoveredRun};
 use crate::report::{Report, ReportSubject};
+use crate::resource::GroupResource;
 use crate::snapshotter::Snapshotters;
 use crate::unpack::{self, UnpackLimits};
 use context::{Context, ServedApi, discover, prepare};
@@ -215,82 +216,103 @@ pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
 
 /// Visits the items of the archive, step by step.
 async fn visit_all(context: &Arc<Context>) -> Result<(), FatalError> {
-    let mut planned = plan_steps(context, |_| true);
-    if planned.is_empty() {
+    let mut planned = PlannedSteps::new(context, |_| true);
+    if planned.steps.is_empty() {
         context.report.warn(ReportSubject::Run, "there are zero items to be restored");
     }
-    let count = |planned: &Steps| planned.iter().map(|(_, items)| items.len()).sum();
-    context.progress.add_expected(count(&planned));
-    while let Some((stage, items)) = planned.pop_front() {
-        tracing::debug!(?stage, items = items.len(), "next step");
-        visit_step(context, items).await;
+    context.progress.add_expected(planned.count(context));
+    while let Some(step) = planned.steps.pop_front() {
+        tracing::debug!(stage = ?step.group, "next step");
+        visit_step(context, &planned.served_api, &step).await;
         if context.cancel.is_cancelled() {
             return Err(FatalError::Canceled);
         }
         if context.stop.is_cancelled() {
             return Err(FatalError::Stopped);
         }
-        if stage == StepGroup::Definitions
+        if step.group == StepGroup::Definitions
             && context.outcomes.has_written("CustomResourceDefinition")
         {
             let (cluster, request) = (&*context.cluster, &context.request);
             context.set_served_api(discover(cluster, request, &context.report).await?);
             // Short names and singulars of the new kinds can be resolved only now.
-            let before = count(&planned);
-            planned = plan_steps(context, |step| step.group != StepGroup::Definitions);
-            context.progress.replan(before, count(&planned));
+            let before = planned.count(context);
+            planned = PlannedSteps::new(context, |step| step.group != StepGroup::Definitions);
+            context.progress.replan(before, planned.count(context));
         }
     }
     Ok(())
 }
 
-/// Steps with their items, filtered by kind, namespace and name.
-type Steps = VecDeque<(StepGroup, Vec<ResourceIdentifier>)>;
+/// Steps with their kinds, filtered by what the cluster served when they were planned. Their items stay in the index of
+/// the archive until it is their turn: a list of all of them would take more memory than the index.
+struct PlannedSteps {
+    served_api: Arc<ServedApi>,
+    steps: VecDeque<Step>,
+}
 
-/// Sorts the kinds of the archive into steps, according to what the cluster serves now.
-fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
-    let served_api = context.served_api();
-    let kinds = context.contents.kinds().map(|(kind, _)| kind);
-    let kinds = kinds.filter(|kind| served_api.filter.kind(kind).is_restore());
-    let steps = order::steps(kinds, &context.options.priorities, &served_api.resources);
-    let open = steps.iter().filter(|step| is_open(step));
-    open.map(|step| items_of(context, &served_api, step)).collect()
+impl PlannedSteps {
+    /// Sorts the kinds of the archive into steps, according to what the cluster serves now.
+    fn new(context: &Context, is_open: impl Fn(&Step) -> bool) -> Self {
+        let served_api = context.served_api();
+        let kinds = context.contents.kinds().map(|(kind, _)| kind);
+        let kinds = kinds.filter(|kind| served_api.filter.kind(kind).is_restore());
+        let steps = order::steps(kinds, &context.options.priorities, &served_api.resources);
+        let steps = steps.into_iter().filter(is_open).collect();
+        Self { served_api, steps }
+    }
+
+    /// Number of items.
+    fn count(&self, context: &Context) -> usize {
+        self.steps.iter().map(|step| items_of(context, &self.served_api, step).count()).sum()
+    }
 }
 
 /// The items of a step, filtered by kind, namespace and name.
-fn items_of(
-    context: &Context,
-    served_api: &ServedApi,
-    step: &Step,
-) -> (StepGroup, Vec<ResourceIdentifier>) {
-    let mut items = Vec::new();
-    for kind in &step.kinds {
-        let Some(stored) = context.contents.kind(kind) else { continue };
-        for (namespace, name) in stored.items() {
-            if served_api.filter.location(kind, namespace, name).is_restore() {
-                items.push(ResourceIdentifier {
-                    group: kind.group.clone(),
-                    resource: kind.resource.clone(),
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                });
-            }
-        }
-    }
-    (step.group, items)
+fn items_of<'a>(
+    context: &'a Context,
+    served_api: &'a ServedApi,
+    step: &'a Step,
+) -> impl Iterator<Item = ItemName<'a>> {
+    step.kinds.iter().flat_map(move |kind| {
+        let items = context.contents.kind(kind).into_iter().flat_map(unpack::Kind::items);
+        items
+            .filter(move |(namespace, name)| {
+                served_api.filter.location(kind, namespace, name).is_restore()
+            })
+            .map(move |(namespace, name)| ItemName { kind, namespace, name })
+    })
 }
 
-/// Visits items concurrently.
-async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
+/// An item in the index of the archive.
+#[derive(Clone, Copy)]
+struct ItemName<'a> {
+    kind: &'a GroupResource,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl ItemName<'_> {
+    fn id(self) -> ResourceIdentifier {
+        ResourceIdentifier {
+            group: self.kind.group.clone(),
+            resource: self.kind.resource.clone(),
+            namespace: self.namespace.to_owned(),
+            name: self.name.to_owned(),
+        }
+    }
+}
+
+/// Visits the items of a step concurrently.
+async fn visit_step(context: &Arc<Context>, served_api: &Arc<ServedApi>, step: &Step) {
     let permits = Arc::new(Semaphore::new(context.options.items.max(1)));
-    let served_api = context.served_api();
     let mut tasks = JoinSet::new();
-    for id in items {
+    for item in items_of(context, served_api, step) {
         let Ok(place) = Arc::clone(&permits).acquire_owned().await else { break };
         if context.has_stopped() {
             break;
         }
-        let (shared, served_api) = (Arc::clone(context), Arc::clone(&served_api));
+        let (shared, served_api, id) = (Arc::clone(context), Arc::clone(served_api), item.id());
         let task = async move {
             item::visit(&shared, &served_api, id, VisitReason::Scheduled).await;
             drop(place);

@@ -31,6 +31,7 @@ use bowline_plugin::{ResourceIdentifier, nesting};
 use flate2::read::MultiGzDecoder;
 
 use crate::resource::GroupResource;
+use crate::shared_names::SharedNames;
 pub use check::Unreadable;
 use contents::Extent;
 pub use contents::{Contents, Kind};
@@ -101,6 +102,7 @@ pub fn unpack(
             lost: 0,
             broken: None,
         },
+        namespaces: SharedNames::default(),
         limits,
         size: UnpackedSize::default(),
         unreported_refusals: 0,
@@ -120,6 +122,8 @@ pub fn unpack(
 
 struct Unpacker {
     contents: Contents,
+    /// Namespaces of the index.
+    namespaces: SharedNames,
     limits: UnpackLimits,
     size: UnpackedSize,
     unreported_refusals: usize,
@@ -253,26 +257,24 @@ impl Unpacker {
             }
             VersionFolder::Other(version) => kind.others.entry(version).or_default(),
         };
-        let key = (namespace, name);
-        if items.contains_key(&key) {
+        if items.get(&namespace, &name).is_some() {
             self.refuse_item(Defect::Duplicate { path: displayed_path });
             return Ok(());
         }
         let extent = Extent { offset: self.size.spool(), length: content.len() };
-        self.size.add_item(key.0.len() + key.1.len(), content);
+        self.size.add_item(namespace.len() + name.len(), content);
         if let Some(limit) = self.size.exceeded_limit(&self.limits) {
             return Err(UnpackError::TooLarge(limit));
         }
-        let checked = check::item(content, &key.0, &key.1);
+        items.insert(self.namespaces.share(&namespace), &name, extent);
+        let checked = check::item(content, &namespace, &name);
         if let Ok(levels) = checked
             && levels > nesting::SERDE_MAX_LEVELS
         {
-            let (namespace, name) = key.clone();
             let GroupResource { group, resource } = resource.clone();
             let id = ResourceIdentifier { group, resource, namespace, name };
             self.contents.deep_items.insert(id, levels);
         }
-        items.insert(key, extent);
         let spool = &self.contents.spool;
         spool.write_all_at(content, extent.offset).map_err(UnpackError::Scratch)?;
         if let Err(reason) = checked {

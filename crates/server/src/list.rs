@@ -8,20 +8,34 @@ use kube::core::ListMeta;
 use serde::de::DeserializeOwned;
 
 /// Number of objects per request.
-const PAGE_SIZE: u32 = 500;
+pub(crate) const PAGE_SIZE: u32 = 500;
 
 /// All objects of a list.
 pub(crate) async fn list_all<K>(api: &Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let (mut next, mut all) = (Some(params.limit(PAGE_SIZE)), Vec::new());
+    let mut all = Vec::new();
+    visit_all(api, params, |object| all.push(object)).await?;
+    Ok(all)
+}
+
+/// Visits all objects of a list, which are never all in memory.
+pub(crate) async fn visit_all<K>(
+    api: &Api<K>,
+    params: ListParams,
+    mut visit: impl FnMut(K),
+) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut next = Some(params.limit(PAGE_SIZE));
     while let Some(params) = next {
         let page = api.list(&params).await?;
-        all.extend(page.items);
+        page.items.into_iter().for_each(&mut visit);
         next = next_page(params, &page.metadata);
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Parameters for the page after one with this metadata. None after the last page.

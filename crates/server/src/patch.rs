@@ -84,8 +84,21 @@ where
     let meta = object.meta();
     let preconditions =
         Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
+    delete_if(api, meta.name.as_deref().unwrap_or_default(), preconditions).await
+}
+
+/// Deletes the object of this name, if it meets these conditions. An object that is already deleted
+/// or replaced is no error; one that does not meet them is a conflict.
+pub async fn delete_if<K>(
+    api: &Api<K>,
+    name: &str,
+    preconditions: Preconditions,
+) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    match api.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
+    match api.delete(name, &params).await {
         Ok(_) => Ok(()),
         Err(error) if is_not_found(&error) => Ok(()),
         Err(error) => Err(error),

@@ -29,6 +29,8 @@
 //!   ended. Dropping it ends them at their next await.
 //!
 //! # Caveats
+//! - Objects have no managed fields: in thousands of finished backups, these would take more memory
+//!   than everything else.
 //! - The object, and the contents of [`Watch::store`], may be older than the caller's last write. A
 //!   decision that must not be taken twice needs a patch with the resource version.
 //! - A panic in a call is a panic of [`Watch::run`].
@@ -41,13 +43,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _, stream};
-use kube::runtime::controller::{Action, Config, Error as ControllerError};
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::{Controller, watcher};
+use futures::stream::{BoxStream, SelectAll};
+use futures::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _, stream};
+use kube::runtime::controller::{Action, Config, Error as ControllerError, ReconcileRequest};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::utils::StreamBackoff;
+use kube::runtime::{WatchStreamExt as _, applier, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -83,9 +88,13 @@ pub struct Watch<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + 'static,
 {
-    controller: Controller<K>,
+    /// Objects to reconcile.
+    requests: SelectAll<Requests<K>>,
+    store: Store<K>,
     concurrency: u16,
 }
+
+type Requests<K> = BoxStream<'static, watcher::Result<ReconcileRequest<K>>>;
 
 impl<K> Watch<K>
 where
@@ -98,7 +107,15 @@ where
 
     /// Watches selected objects of an API.
     pub fn with_config(api: Api<K>, config: watcher::Config) -> Self {
-        Self { controller: Controller::new(api, config), concurrency: 1 }
+        let (store, writer) = reflector::store();
+        let changed = watcher(api, config)
+            .modify(drop_managed_fields)
+            .reflect(writer)
+            .applied_objects()
+            .map_ok(|object| ObjectRef::from_obj(&object).into());
+        let mut requests = SelectAll::new();
+        requests.push(changed.boxed());
+        Self { requests, store, concurrency: 1 }
     }
 
     /// Sets the maximum number of concurrent calls; 1 by default.
@@ -120,13 +137,19 @@ where
 
     /// Reconciles all objects each time the stream yields.
     #[must_use]
-    pub fn reconcile_all_on(self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
-        Self { controller: self.controller.reconcile_all_on(trigger), ..self }
+    pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
+        let store = self.store();
+        let all = trigger.flat_map(move |()| {
+            let objects = store.state().into_iter();
+            stream::iter(objects.map(|object| Ok(ObjectRef::from_obj(&*object).into())))
+        });
+        self.requests.push(all.boxed());
+        self
     }
 
     /// All objects known to the watch. Filled by [`Self::run`] before the first call.
     pub fn store(&self) -> Store<K> {
-        self.controller.store()
+        self.store.clone()
     }
 
     /// Reconciles the objects until asked to stop.
@@ -154,13 +177,17 @@ where
                     &store,
                 ))
             };
-            call.instrument(span)
+            run_in_task(call.instrument(span)).boxed()
         };
-        let calls = self
-            .controller
-            .with_config(Config::default().concurrency(self.concurrency))
-            .graceful_shutdown_on(stop.clone().cancelled_owned())
-            .run(reconcile, |_, never: &Infallible, _| match *never {}, Arc::new(()));
+        let requests = StreamBackoff::new(self.requests, watcher::DefaultBackoff::default());
+        let calls = applier(
+            reconcile,
+            |_, never: &Infallible, _| match *never {},
+            Arc::new(()),
+            self.store,
+            requests.take_until(stop.clone().cancelled_owned()),
+            Config::default().concurrency(self.concurrency),
+        );
         let mut calls = std::pin::pin!(calls);
         let mut too_early = std::pin::pin!(stopped_before_ready(&filled, stop));
         loop {
@@ -188,6 +215,23 @@ where
             }
         }
         if stop.is_cancelled() { Ok(()) } else { Err(ended("no reason given".to_owned())) }
+    }
+}
+
+/// Drops what no controller reads, and what takes much memory.
+pub(crate) fn drop_managed_fields<K: Resource>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
+}
+
+/// Runs a call on any thread of the runtime. Dropping this ends it, and a panic in it is a panic here.
+async fn run_in_task<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> T {
+    let mut task = JoinSet::new();
+    task.spawn(call);
+    match task.join_next().await {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down.
+        Some(Err(_)) | None => std::future::pending().await,
     }
 }
 
@@ -287,6 +331,10 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
+
+    use serde_json::json;
+
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
@@ -297,6 +345,27 @@ mod tests {
         let mut status = kube::core::Status::failure("no", reason);
         status.code = code;
         Failed(kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn watched_objects_have_no_managed_fields() {
+        let entry = json!({"manager": "m", "fieldsV1": {"f:status": {"f:phase": {}}}});
+        let metadata = json!({"name": "b", "labels": {"a": "b"}, "managedFields": [entry]});
+        let mut backup: bowline_api::Backup =
+            serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap();
+        let expected = backup.labels().clone();
+        assert!(!backup.managed_fields().is_empty());
+        drop_managed_fields(&mut backup);
+        assert!(backup.managed_fields().is_empty());
+        assert_eq!((backup.name_any(), backup.labels()), ("b".to_owned(), &expected));
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_call_is_a_panic_of_the_watch() {
+        let failing = run_in_task::<()>(async { panic!("it failed") });
+        let outcome = AssertUnwindSafe(failing).catch_unwind();
+        assert!(outcome.await.is_err());
+        assert_eq!(run_in_task(async { 7 }).await, 7);
     }
 
     #[test]

@@ -22,6 +22,22 @@ fn mix_has_the_requested_number_of_objects() {
 }
 
 #[test]
+fn larger_load_continues_a_smaller_one() {
+    let load = |objects| Load::Mix { objects, seed: 7 };
+    for (smaller, larger) in [(0, 450), (1, 450), (200, 201), (150, 900), (450, 450)] {
+        let (whole, rest) = (load(larger), load(larger));
+        let rest = rest.namespaces_after(smaller).chain(rest.contents_after(smaller));
+        let key =
+            |object: &Object| format!("{} {}", object.collection, object.body["metadata"]["name"]);
+        let joined: BTreeSet<String> =
+            all(load(smaller)).iter().map(key).chain(rest.map(|object| key(&object))).collect();
+        let expected: BTreeSet<String> = all(whole).iter().map(key).collect();
+        assert_eq!(joined, expected, "{smaller} of {larger}");
+        assert_eq!(joined.len(), larger);
+    }
+}
+
+#[test]
 fn full_namespace_holds_the_share_of_each_kind() {
     assert_eq!(SHARES.iter().map(|(_, share)| share).sum::<usize>(), PER_NAMESPACE - 1);
     let mut counts = BTreeMap::<String, usize>::new();

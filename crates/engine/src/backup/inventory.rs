@@ -1,63 +1,170 @@
 //! Names of the archive's items, for `-resource-list.json.gz`.
+//!
+//! The file lists the names of each kind in order, and items arrive in any order. A list of all names would be the
+//! largest thing in memory. So names are written to disk as they come, and read back a range of kinds and namespaces at
+//! a time; memory has only the kinds, the namespaces, and the number of bytes of each kind in each namespace.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod names;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::ops::Range;
+use std::path::Path;
 
 use bowline_store::BackupFile;
 use bowline_store::file::BackupContent;
 use parking_lot::Mutex;
+use serde::ser::{Error as _, SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
+use self::names::{NameBatch, NameReader};
 use crate::item::Object;
 use crate::resource::GroupResource;
 
-/// Names of stored items, in compact form: one string for all names of a kind in a namespace. It is serialized
-/// directly; a list of all names would be the largest thing in memory.
+/// Bytes of names that are sorted in memory at once.
+const BATCH_BYTES: u64 = 2 << 20;
+/// Maximum number of batches, each of which reads the whole file: more names make larger batches, not more of them.
+const MAX_BATCHES: u64 = 16;
+
+/// Names of stored items.
 #[derive(Debug, Default)]
-pub struct Inventory {
-    names: Mutex<BTreeMap<Group, Names>>,
-}
+pub struct Inventory(Mutex<Names>);
 
-/// `apps/v1/Deployment`, and a namespace.
-type Group = (String, String);
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Names {
-    resource: GroupResource,
-    text: String,
+    /// All names as records; none in an inventory that stays empty.
+    records: Option<BufWriter<File>>,
+    /// The first failure to write a name.
+    failure: Option<io::Error>,
+    kinds: Vec<Kind>,
+    kind_numbers: HashMap<String, u32>,
+    namespaces: Vec<Box<str>>,
+    namespace_numbers: HashMap<Box<str>, u32>,
+    groups: Vec<Group>,
+    group_numbers: HashMap<(u32, u32), u32>,
     count: usize,
 }
 
-/// A character that no name contains.
-const SEPARATOR: char = '\n';
+#[derive(Debug)]
+struct Kind {
+    /// `apps/v1/Deployment`
+    text: String,
+    resource: GroupResource,
+}
+
+/// Items of one kind in one namespace.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    kind: u32,
+    namespace: u32,
+    /// Bytes of the names.
+    bytes: u64,
+}
 
 impl Inventory {
-    /// Records an item.
+    /// Inventory without items. `scratch` is a folder for temporary files.
+    pub(super) fn create(scratch: &Path) -> io::Result<Self> {
+        let records = Some(BufWriter::new(tempfile::tempfile_in(scratch)?));
+        Ok(Self(Mutex::new(Names { records, ..Names::default() })))
+    }
+
+    /// Records an item. A name that cannot be written makes the whole inventory unusable: a list of most of the items
+    /// would be taken for a list of all.
     pub(super) fn add(&self, object: &Object) {
-        let kind = format!("{}/{}", object.resource.api_version(), object.resource.kind);
-        let mut names = self.names.lock();
-        let group = names.entry((kind, object.namespace.clone())).or_insert_with(|| Names {
-            resource: object.resource.id.clone(),
-            text: String::new(),
-            count: 0,
-        });
-        group.text.push_str(&object.name);
-        group.text.push(SEPARATOR);
-        group.count += 1;
+        let mut names = self.0.lock();
+        let group = names.group_of(object);
+        if let Err(error) = names.write(group, &object.name) {
+            names.failure.get_or_insert(error);
+        }
     }
 
     /// Number of items.
     pub fn count(&self) -> usize {
-        let names = self.names.lock();
-        names.values().map(|group| group.count).sum()
+        self.0.lock().count
     }
 
     /// The resources of the items.
     pub(super) fn resources(&self) -> Vec<GroupResource> {
-        let names = self.names.lock();
+        let names = self.0.lock();
         let resources: BTreeSet<&GroupResource> =
-            names.values().map(|group| &group.resource).collect();
+            names.kinds.iter().map(|kind| &kind.resource).collect();
         resources.into_iter().cloned().collect()
     }
+}
+
+impl Names {
+    fn group_of(&mut self, object: &Object) -> u32 {
+        let text = format!("{}/{}", object.resource.api_version(), object.resource.kind);
+        let kind = match self.kind_numbers.get(&text) {
+            Some(number) => *number,
+            None => {
+                let number = number_of(self.kinds.len());
+                self.kind_numbers.insert(text.clone(), number);
+                self.kinds.push(Kind { text, resource: object.resource.id.clone() });
+                number
+            }
+        };
+        let namespace = match self.namespace_numbers.get(object.namespace.as_str()) {
+            Some(number) => *number,
+            None => {
+                let number = number_of(self.namespaces.len());
+                let name: Box<str> = object.namespace.as_str().into();
+                self.namespace_numbers.insert(name.clone(), number);
+                self.namespaces.push(name);
+                number
+            }
+        };
+        let groups = &mut self.groups;
+        *self.group_numbers.entry((kind, namespace)).or_insert_with(|| {
+            groups.push(Group { kind, namespace, bytes: 0 });
+            number_of(groups.len() - 1)
+        })
+    }
+
+    fn write(&mut self, group: u32, name: &str) -> io::Result<()> {
+        self.count += 1;
+        let records = self.records.as_mut().ok_or_else(|| io::Error::other("it has no file"))?;
+        names::write_record(records, group, name)?;
+        self.groups[group as usize].bytes += name.len() as u64;
+        Ok(())
+    }
+
+    /// Groups in the order of the file: by kind, then by namespace.
+    fn order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..number_of(self.groups.len())).collect();
+        // The order of whole names: that of `a/` and `a-b/`, not that of `a` and `a-b`.
+        let whole = |group: &Group| {
+            let namespace = &self.namespaces[group.namespace as usize];
+            namespace.bytes().chain(Some(b'/'))
+        };
+        order.sort_unstable_by(|one, other| {
+            let (one, other) = (&self.groups[*one as usize], &self.groups[*other as usize]);
+            let kind = |group: &Group| self.kinds[group.kind as usize].text.as_str();
+            kind(one).cmp(kind(other)).then_with(|| whole(one).cmp(whole(other)))
+        });
+        order
+    }
+
+    /// Ranks of each kind, in this order of groups.
+    fn kind_ranges(&self, order: &[u32]) -> Vec<Range<usize>> {
+        let kind = |rank: usize| self.groups[order[rank] as usize].kind;
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for rank in 0..order.len() {
+            match ranges.last_mut() {
+                Some(range) if kind(range.start) == kind(rank) => range.end = rank + 1,
+                _ => ranges.push(rank..rank + 1),
+            }
+        }
+        ranges
+    }
+}
+
+fn number_of(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 impl BackupContent for Inventory {
@@ -67,30 +174,59 @@ impl BackupContent for Inventory {
 /// The format of [`bowline_store::file::ResourceList`], which is the type that reads it.
 impl Serialize for Inventory {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let names = self.names.lock();
-        let mut kinds: BTreeMap<&str, Vec<(&str, &Names)>> = BTreeMap::new();
-        for ((kind, namespace), group) in names.iter() {
-            kinds.entry(kind).or_default().push((namespace, group));
+        let mut names = self.0.lock();
+        if let Some(error) = &names.failure {
+            return Err(S::Error::custom(format!("a name could not be written to disk: {error}")));
         }
-        to.collect_map(kinds.into_iter().map(|(kind, groups)| (kind, KindNames(groups))))
+        if let Some(records) = &mut names.records {
+            records.flush().map_err(S::Error::custom)?;
+        }
+        let order = names.order();
+        let total: u64 = names.groups.iter().map(|group| group.bytes).sum();
+        let reader = NameReader {
+            records: names.records.as_ref().map(BufWriter::get_ref),
+            groups: &names.groups,
+            order: &order,
+            batch_bytes: BATCH_BYTES.max(total / MAX_BATCHES),
+        };
+        let batch = RefCell::new(NameBatch::default());
+        let kinds = names.kind_ranges(&order);
+        let mut map = to.serialize_map(Some(kinds.len()))?;
+        for ranks in kinds {
+            let first = names.groups[order[ranks.start] as usize];
+            let kind = KindNames { names: &names, reader: &reader, batch: &batch, ranks };
+            map.serialize_entry(&names.kinds[first.kind as usize].text, &kind)?;
+        }
+        map.end()
     }
 }
 
 /// The names of one kind, by namespace.
-struct KindNames<'a>(Vec<(&'a str, &'a Names)>);
+struct KindNames<'a> {
+    names: &'a Names,
+    reader: &'a NameReader<'a>,
+    /// Names that were read last.
+    batch: &'a RefCell<NameBatch>,
+    ranks: Range<usize>,
+}
 
 impl Serialize for KindNames<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut groups = self.0.clone();
-        // The order of whole names: that of `a/` and `a-b/`, not that of `a` and `a-b`.
-        groups.sort_unstable_by(|(a, _), (b, _)| {
-            a.bytes().chain(Some(b'/')).cmp(b.bytes().chain(Some(b'/')))
-        });
-        to.collect_seq(groups.into_iter().flat_map(|(namespace, group)| {
-            let mut names: Vec<&str> = group.text.split_terminator(SEPARATOR).collect();
-            names.sort_unstable();
-            names.into_iter().map(move |name| QualifiedName { namespace, name })
-        }))
+        let mut sequence = to.serialize_seq(None)?;
+        for rank in self.ranks.clone() {
+            let mut batch = self.batch.borrow_mut();
+            if !batch.contains(rank) {
+                // The previous batch must be gone before the next one is read.
+                drop(std::mem::take(&mut *batch));
+                *batch = self.reader.read_batch(rank).map_err(S::Error::custom)?;
+            }
+            let group = &self.names.groups[self.reader.order[rank] as usize];
+            let namespace = &self.names.namespaces[group.namespace as usize];
+            for name in batch.names(rank) {
+                sequence.serialize_element(&QualifiedName { namespace, name })?;
+            }
+        }
+        sequence.end()
     }
 }
 
@@ -106,37 +242,5 @@ impl Serialize for QualifiedName<'_> {
             "" => to.serialize_str(self.name),
             namespace => to.collect_str(&format_args!("{namespace}/{}", self.name)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bowline_store::file::ResourceList;
-
-    use super::*;
-    use crate::cluster::fake::Fake;
-
-    #[test]
-    fn the_file_lists_whole_names_in_order() {
-        let resources = Fake::usual().resources();
-        let inventory = Inventory::default();
-        let add = |resource: &str, namespace: &str, name: &str| {
-            let resource = resources.core(resource).unwrap();
-            let metadata = serde_json::json!({"namespace": namespace, "name": name});
-            let json = serde_json::json!({
-                "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata
-            });
-            inventory.add(&Object::from_json(resource, json.to_string().into()).unwrap());
-        };
-        add("pods", "a", "y");
-        add("pods", "a-b", "z");
-        add("pods", "a", "x");
-        add("namespaces", "", "a");
-        let written = serde_json::to_string(&inventory).unwrap();
-        let expected = r#"{"v1/Namespace":["a"],"v1/Pod":["a-b/z","a/x","a/y"]}"#;
-        assert_eq!(written, expected);
-        assert!(serde_json::from_str::<ResourceList>(&written).is_ok());
-        assert_eq!(inventory.count(), 4);
-        assert_eq!(serde_json::to_string(&Inventory::default()).unwrap(), "{}");
     }
 }

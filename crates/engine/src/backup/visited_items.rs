@@ -1,17 +1,17 @@
 //! Items that a run has visited.
 
 use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
 
 use bowline_plugin::ResourceIdentifier;
 use parking_lot::Mutex;
 
-/// Items that a run has visited, by a hash of 128 bits. Its keys are random, so collisions cannot be constructed.
+use crate::item_hash::{ItemHash, ItemHasher};
+
+/// Items that a run has visited.
 #[derive(Debug, Default)]
 pub(super) struct VisitedItems {
-    hashes: Mutex<HashSet<u128>>,
-    keys: (RandomState, RandomState),
+    hashes: Mutex<HashSet<ItemHash>>,
+    hasher: ItemHasher,
 }
 
 impl VisitedItems {
@@ -32,9 +32,8 @@ impl VisitedItems {
     }
 
     /// Compact key of an item.
-    pub(super) fn key(&self, id: &ResourceIdentifier) -> u128 {
-        let [high, low] = [&self.keys.0, &self.keys.1].map(|key| u128::from(key.hash_one(id)));
-        high << 64 | low
+    pub(super) fn key(&self, id: &ResourceIdentifier) -> ItemHash {
+        self.hasher.hash(id)
     }
 }
 

@@ -13,6 +13,7 @@ use super::context::Context;
 use crate::journal::RecoveredRun;
 use crate::operation::{Operation, record};
 use crate::report::Report;
+use crate::shared_names::SharedNames;
 
 /// Outcome of a restore.
 #[derive(Debug)]
@@ -62,12 +63,18 @@ impl AppliedAction {
 
 /// Results of all items.
 #[derive(Debug, Default)]
-pub(super) struct ItemOutcomes {
-    /// By kind, namespace and name in the cluster.
-    all: Mutex<ByKind>,
+pub(super) struct ItemOutcomes(Mutex<Outcomes>);
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    /// By kind, namespace and name in the cluster. In the end these are all items of the restore, so each namespace is
+    /// there once, and names take no more than their length.
+    by_kind: BTreeMap<String, BTreeMap<ObjectName, AppliedAction>>,
+    namespaces: SharedNames,
 }
 
-type ByKind = BTreeMap<String, BTreeMap<(String, String), AppliedAction>>;
+/// Namespace and name.
+type ObjectName = (Arc<str>, Box<str>);
 
 impl ItemOutcomes {
     pub(super) fn record(
@@ -78,13 +85,15 @@ impl ItemOutcomes {
         name: &str,
         action: AppliedAction,
     ) {
-        let key = (namespace.to_owned(), name.to_owned());
-        self.all.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, action);
+        let mut outcomes = self.0.lock();
+        let key = (outcomes.namespaces.share(namespace), name.into());
+        let of_kind = outcomes.by_kind.entry(format!("{api_version}/{kind}"));
+        of_kind.or_default().insert(key, action);
     }
 
     /// Number of items.
     pub(super) fn count(&self) -> usize {
-        self.all.lock().values().map(BTreeMap::len).sum()
+        self.0.lock().by_kind.values().map(BTreeMap::len).sum()
     }
 
     /// True if an object of a kind was created or changed.
@@ -92,27 +101,24 @@ impl ItemOutcomes {
         let written = |action: &AppliedAction| {
             matches!(action, AppliedAction::Created | AppliedAction::Updated)
         };
-        self.all
-            .lock()
-            .iter()
-            .any(|(name, items)| name.ends_with(kind) && items.values().any(written))
+        let outcomes = self.0.lock();
+        let mut of_kind = outcomes.by_kind.iter().filter(|(name, _)| name.ends_with(kind));
+        of_kind.any(|(_, items)| items.values().any(written))
     }
 
-    /// Contents of the resource list file.
-    pub(super) fn list(&self) -> ResourceList {
-        let format_item =
-            |((namespace, name), action): (&(String, String), &AppliedAction)| match namespace
-                .as_str()
-            {
-                "" => format!("{name}({})", action.as_str()),
-                namespace => format!("{namespace}/{name}({})", action.as_str()),
-            };
-        let of_kind = |(kind, items): (&String, &BTreeMap<_, _>)| {
-            let mut list: Vec<String> = items.iter().map(format_item).collect();
-            list.sort_unstable();
-            (kind.clone(), list)
+    /// Contents of the resource list file. Each name is dropped when its text is there, so that they are not all in
+    /// memory twice.
+    pub(super) fn into_list(self) -> ResourceList {
+        let text = |((namespace, name), action): (ObjectName, AppliedAction)| match &*namespace {
+            "" => format!("{name}({})", action.as_str()),
+            namespace => format!("{namespace}/{name}({})", action.as_str()),
         };
-        ResourceList(self.all.lock().iter().map(of_kind).collect())
+        let of_kind = |(kind, items): (String, BTreeMap<ObjectName, AppliedAction>)| {
+            let mut list: Vec<String> = items.into_iter().map(text).collect();
+            list.sort_unstable();
+            (kind, list)
+        };
+        ResourceList(self.0.into_inner().by_kind.into_iter().map(of_kind).collect())
     }
 }
 
@@ -123,7 +129,7 @@ pub(super) fn build_outcome(
     hooks: (u64, u64),
     report: Arc<Report>,
 ) -> RestoreOutcome {
-    let (resources, items) = (context.outcomes.list(), context.outcomes.count());
+    let items = context.outcomes.count();
     let lost = usize::try_from(context.progress.lost()).unwrap_or(usize::MAX);
     let total = match &fatal {
         // The plan is known, the results of the unreached items are not.
@@ -132,7 +138,9 @@ pub(super) fn build_outcome(
     };
     let operations = context.operations.into_inner();
     let volumes = context.volume_outcomes.infos();
-    drop(context.report);
+    // Its memory is better used for the list of results.
+    drop((context.report, context.reserved_items));
+    let resources = context.outcomes.into_list();
     let total = total.max(items);
     RestoreOutcome {
         fatal,
@@ -188,11 +196,11 @@ mod tests {
         outcomes.record("v1", "Pod", "shop", "b", AppliedAction::Failed);
         outcomes.record("v1", "Pod", "shop", "a", AppliedAction::Failed);
         outcomes.record("v1", "Pod", "shop", "a", AppliedAction::Updated);
-        let list = outcomes.list().0;
+        assert_eq!(outcomes.count(), 4);
+        assert!(outcomes.has_written("Deployment") && !outcomes.has_written("Namespace"));
+        let list = outcomes.into_list().0;
         assert_eq!(list["apps/v1/Deployment"], ["shop/web(created)"]);
         assert_eq!(list["v1/Namespace"], ["shop(skipped)"]);
         assert_eq!(list["v1/Pod"], ["shop/a(updated)", "shop/b(failed)"]);
-        assert_eq!(outcomes.count(), 4);
-        assert!(outcomes.has_written("Deployment") && !outcomes.has_written("Namespace"));
     }
 }

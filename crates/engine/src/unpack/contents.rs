@@ -37,10 +37,15 @@ pub struct Contents {
 pub struct Kind {
     /// The version that the API server preferred when the backup was taken, if known.
     pub preferred: Option<String>,
-    pub(super) items: BTreeMap<(String, String), Extent>,
+    pub(super) items: ItemIndex,
     /// Items in other versions than the preferred one.
-    pub(super) others: BTreeMap<String, BTreeMap<(String, String), Extent>>,
+    pub(super) others: BTreeMap<String, ItemIndex>,
 }
+
+/// Where items are in the spool, by namespace and name. There may be millions, so the index of all kinds together has
+/// each namespace once, and names take no more than their length.
+#[derive(Debug, Default)]
+pub(super) struct ItemIndex(BTreeMap<(Arc<str>, Box<str>), Extent>);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
@@ -48,10 +53,20 @@ pub(super) struct Extent {
     pub(super) length: usize,
 }
 
+impl ItemIndex {
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Extent> {
+        self.0.get(&(namespace.into(), name.into())).copied()
+    }
+
+    pub(super) fn insert(&mut self, namespace: Arc<str>, name: &str, extent: Extent) {
+        self.0.insert((namespace, name.into()), extent);
+    }
+}
+
 impl Kind {
     /// Namespaces and names, sorted.
     pub fn items(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.items.keys().map(|(namespace, name)| (namespace.as_str(), name.as_str()))
+        self.items.0.keys().map(|(namespace, name)| (&**namespace, &**name))
     }
 
     /// All versions in which items are stored.
@@ -61,12 +76,12 @@ impl Kind {
 
     /// Number of items.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.items.0.len()
     }
 
     /// True if there are no items.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.0.is_empty()
     }
 }
 
@@ -83,17 +98,17 @@ impl Contents {
 
     /// True if the archive contains an item.
     pub fn has(&self, id: &ResourceIdentifier) -> bool {
-        let resource = GroupResource::new(&id.group, &id.resource);
-        let key = (id.namespace.clone(), id.name.clone());
-        self.kinds.get(&resource).is_some_and(|kind| kind.items.contains_key(&key))
+        self.extent(id).is_some()
     }
 
     /// Size of an item in bytes; 0 if it is missing.
     pub fn size(&self, id: &ResourceIdentifier) -> usize {
+        self.extent(id).map_or(0, |extent| extent.length)
+    }
+
+    fn extent(&self, id: &ResourceIdentifier) -> Option<Extent> {
         let resource = GroupResource::new(&id.group, &id.resource);
-        let key = (id.namespace.clone(), id.name.clone());
-        let extent = self.kinds.get(&resource).and_then(|kind| kind.items.get(&key));
-        extent.map_or(0, |extent| extent.length)
+        self.kinds.get(&resource)?.items.get(&id.namespace, &id.name)
     }
 
     /// Nesting depth of an item's values; 0 if it is not unusual.
@@ -128,12 +143,11 @@ impl Contents {
         namespace: &str,
         name: &str,
     ) -> Result<Item, ReadError> {
-        let key = (namespace.to_owned(), name.to_owned());
         let kind = self.kinds.get(resource).ok_or(ReadError::Missing)?;
         let other = version.and_then(|version| kind.others.get(version));
         let extent = match other {
-            Some(items) => items.get(&key),
-            None => kind.items.get(&key),
+            Some(items) => items.get(namespace, name),
+            None => kind.items.get(namespace, name),
         };
         let extent = extent.ok_or(ReadError::Missing)?;
         let mut json = vec![0; extent.length];

@@ -25,6 +25,7 @@ use crate::error_text::status_message;
 use crate::patch;
 use crate::queue::{self, Decision, Entry, NamespaceScope, QueueState};
 use crate::server::{Context, Error};
+use crate::watch::drop_managed_fields;
 
 /// Interval between passes over the queue when nothing changes.
 const RESYNC: Duration = Duration::from_mins(1);
@@ -39,7 +40,9 @@ const NAMESPACE_CACHE_TTL: Duration = Duration::from_secs(2);
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Backup> = context.api();
     let (backups, writer) = reflector::store();
-    let watching = watcher(api.clone(), watcher::Config::default()).default_backoff();
+    let watching = watcher(api.clone(), watcher::Config::default())
+        .modify(drop_managed_fields)
+        .default_backoff();
     let mut changes = std::pin::pin!(watching.reflect(writer));
     let mut ends = std::pin::pin!(context.runs.end_notifications());
     let queue = Queue {

@@ -23,6 +23,7 @@ mod conditions;
 mod import;
 mod orphan;
 mod quota;
+mod summary;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -50,10 +51,10 @@ use self::conditions::SyncOutcome;
 use self::import::{Child, ImportDecision, ImportTarget, SkipReason};
 use self::orphan::Orphans;
 use self::quota::{ImportQuota, MAX_CHILDREN, OverQuota};
+use self::summary::BackupSummary;
 use super::period::{self, Due};
 use crate::error_text::status_message;
 use crate::events::Milestone;
-use crate::list::list_all;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
@@ -95,8 +96,13 @@ enum SyncError {
     WriteStatus(#[source] kube::Error),
 }
 
-/// A backup to import, with the Backup that an earlier attempt created.
-type PendingImport = (BackupName, Option<Backup>);
+/// A backup to import.
+#[derive(Clone, Debug)]
+struct PendingImport {
+    name: BackupName,
+    /// True if an earlier attempt created the Backup.
+    is_begun: bool,
+}
 
 /// Reason why a backup could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +113,8 @@ enum ImportError {
     Schedule(String, #[source] kube::Error),
     #[error("the Backup cannot be created")]
     Create(#[source] kube::Error),
+    #[error("the Backup of an earlier attempt cannot be read")]
+    ReadBegun(#[source] kube::Error),
     #[error("the file with the {0} of the backup cannot be read")]
     ReadChildren(String, #[source] bowline_store::Error),
     #[error("the {0} `{1}` cannot be created")]
@@ -183,7 +191,9 @@ impl Controller {
     ) -> Result<Vec<(String, String)>, SyncError> {
         let store = self.context.locations.open(location).await?;
         // The order matters: see the module documentation.
-        let cluster = self.list_backups().await.map_err(SyncError::ListCluster)?;
+        let Context { client, options, .. } = &*self.context;
+        let cluster = summary::list(client, &options.namespace).await;
+        let cluster = cluster.map_err(SyncError::ListCluster)?;
         let began = Timestamp::now();
         let listing = store.list().await.map_err(SyncError::ListStore)?;
         for folder in &listing.unexpected {
@@ -196,27 +206,29 @@ impl Controller {
             }
         }
         let listed: BTreeSet<&str> = listing.backups.iter().map(BackupName::as_str).collect();
-        let existing_names: HashSet<String> =
-            cluster.iter().map(kube::ResourceExt::name_any).collect();
+        let existing_names: HashSet<&str> =
+            cluster.iter().map(|backup| backup.name.as_str()).collect();
         let target = ImportTarget {
             namespace: &self.context.options.namespace,
             location: &location.name_any(),
         };
 
         let new = listing.backups.iter().filter(|name| !existing_names.contains(name.as_str()));
-        let new = new.map(|name| (name.clone(), None));
-        let incomplete = cluster.iter().filter(|backup| is_incomplete(backup, &target));
-        let incomplete = incomplete.filter_map(|backup| {
-            let name = BackupName::new(backup.name_any()).ok()?;
-            Some((name, Some(backup.clone())))
-        });
-        let wanted: Vec<PendingImport> = new.chain(incomplete).collect();
-        // All Backups are measured only if there is something to import.
-        let is_needed = !wanted.is_empty();
-        let is_of_location =
-            |one: &&Backup| is_needed && one.spec.storage_location == target.location;
-        let of_location = cluster.iter().filter(is_of_location);
-        let quota = ImportQuota::new(self.context.options.backup_sync_limit, of_location);
+        let new = new.map(|name| PendingImport { name: name.clone(), is_begun: false });
+        let begun = cluster
+            .iter()
+            .filter(|backup| backup.is_incomplete && backup.location == target.location)
+            .filter_map(|backup| BackupName::new(backup.name.clone()).ok())
+            .map(|name| PendingImport { name, is_begun: true });
+        let wanted: Vec<PendingImport> = new.chain(begun).collect();
+        let limit = self.context.options.backup_sync_limit;
+        let quota = if wanted.is_empty() {
+            ImportQuota::new(limit)
+        } else {
+            let backups = self.context.api::<Backup>();
+            let quota = ImportQuota::read(limit, &backups, target.location).await;
+            quota.map_err(SyncError::ListCluster)?
+        };
         let skipped = self.import_all(location, &store, &target, wanted, &listed, &quota).await?;
         let has_others = !listing.unexpected.is_empty();
         match orphan::find(&cluster, target.location, &listed, has_others, began) {
@@ -256,8 +268,8 @@ impl Controller {
             skipped.push((name.to_owned(), reason));
         };
         let ImportBatches { batches, given_up } =
-            attempts.plan_batches(wanted, |(name, _)| name.as_str(), ATTEMPTS_PER_BATCH);
-        for (name, _) in given_up {
+            attempts.plan_batches(wanted, |pending| pending.name.as_str(), ATTEMPTS_PER_BATCH);
+        for PendingImport { name, .. } in given_up {
             let reason = format!(
                 "the server stopped each time it read this backup; delete the files of the \
                  backup, or remove the annotation {} from the location to retry",
@@ -270,13 +282,13 @@ impl Controller {
             if self.context.stop.is_cancelled() {
                 break;
             }
-            let names: Vec<String> = batch.iter().map(|(name, _)| name.to_string()).collect();
+            let names: Vec<String> = batch.iter().map(|pending| pending.name.to_string()).collect();
             attempts.record_started(names.iter().map(String::as_str));
             self.save_attempts(location, &attempts, &mut saved).await?;
             let imported = stream::iter(batch)
-                .map(|(name, existing)| async move {
-                    let outcome = self.import_backup(store, target, &name, existing, quota).await;
-                    (name, outcome)
+                .map(|pending| async move {
+                    let outcome = self.import_backup(store, target, &pending, quota).await;
+                    (pending.name, outcome)
                 })
                 .buffer_unordered(CONCURRENT_IMPORTS)
                 .collect::<Vec<_>>()
@@ -328,19 +340,21 @@ impl Controller {
         }
     }
 
-    /// Imports one backup, or returns why not. `existing` is the Backup that an earlier attempt created.
+    /// Imports one backup, or returns why not.
     async fn import_backup(
         &self,
         store: &BackupStore,
         target: &ImportTarget<'_>,
-        name: &BackupName,
-        existing: Option<Backup>,
+        PendingImport { name, is_begun }: &PendingImport,
         quota: &ImportQuota,
     ) -> Result<Option<SkipReason>, ImportError> {
         let api = self.context.api::<Backup>();
-        let backup = match existing {
-            Some(backup) => Ok(backup),
-            None => self.create(store, target, name, quota).await?,
+        let backup = if *is_begun {
+            let begun = api.get_opt(name.as_str()).await.map_err(ImportError::ReadBegun)?;
+            let begun = begun.filter(|backup| is_incomplete(backup, target));
+            begun.ok_or(SkipReason::ChangedMeanwhile)
+        } else {
+            self.create(store, target, name, quota).await?
         };
         let backup = match backup {
             Ok(backup) => backup,
@@ -440,15 +454,11 @@ impl Controller {
         Ok(found)
     }
 
-    async fn list_backups(&self) -> kube::Result<Vec<Backup>> {
-        list_all(&self.context.api::<Backup>(), ListParams::default()).await
-    }
-
-    async fn delete_orphans(&self, orphans: Vec<&Backup>) {
+    async fn delete_orphans(&self, orphans: Vec<&BackupSummary>) {
         let api = self.context.api::<Backup>();
         for orphan in orphans {
-            let backup = orphan.name_any();
-            match patch::delete_unchanged(&api, orphan).await {
+            let backup = orphan.name.as_str();
+            match patch::delete_if(&api, backup, orphan.preconditions()).await {
                 Ok(()) => {
                     tracing::info!(backup, "Backup removed from the cluster: its files are gone");
                 }

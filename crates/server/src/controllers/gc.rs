@@ -135,29 +135,17 @@ impl Controller {
             );
             return Ok(Requeue::OnChange);
         }
-        if let Some(restore) =
-            restore_in_use(&self.restores, backup).await.map_err(RetentionError::Restores)?
-        {
-            tracing::info!(restore, "the backup has expired and is in use by a restore");
-            return Ok(Requeue::After(OBSTACLE_RETRY_INTERVAL.min(self.frequency)));
-        }
         self.request_deletion(backup).await
     }
 
     /// Time for which an expired Backup must not be deleted; logs and publishes the reason.
     async fn hold_duration(&self, backup: &Backup) -> Result<Option<Duration>, RetentionError> {
-        let pause = match self.clock.compare().await {
+        match self.clock.compare().await {
             // An API server whose responses have no time, behind a proxy, does not stop retention.
             ClockComparison::Agree | ClockComparison::Unknown => {
                 match self.limit.admit(self.all.len(), Timestamp::now()).await? {
-                    Ok(()) => return Ok(None),
-                    Err(rest) => {
-                        tracing::warn!(
-                            "the backup has expired and is not deleted yet: \
-                             --garbage-collection-limit allows no more deletions within an hour"
-                        );
-                        rest
-                    }
+                    Ok(()) => Ok(None),
+                    Err(rest) => Ok(Some(self.hold_for_limit(backup, rest).await)),
                 }
             }
             ClockComparison::Differ(by) => {
@@ -165,11 +153,23 @@ impl Controller {
                     "the backup has expired and is not deleted: the clock of the server differs \
                      by {by:#} from that of the API server"
                 );
-                OBSTACLE_RETRY_INTERVAL
+                Ok(Some(self.hold(backup, OBSTACLE_RETRY_INTERVAL).await))
             }
-        };
+        }
+    }
+
+    /// Holds a Backup because too many were deleted. Returns the pause before the next attempt.
+    async fn hold_for_limit(&self, backup: &Backup, rest: Duration) -> Duration {
+        tracing::warn!(
+            "the backup has expired and is not deleted yet: --garbage-collection-limit allows no \
+             more deletions within an hour"
+        );
+        self.hold(backup, rest).await
+    }
+
+    async fn hold(&self, backup: &Backup, pause: Duration) -> Duration {
         self.events.publish(backup, Milestone::RetentionHeld).await;
-        Ok(Some(pause.clamp(OBSTACLE_RETRY_INTERVAL.min(self.frequency), self.frequency)))
+        pause.clamp(OBSTACLE_RETRY_INTERVAL.min(self.frequency), self.frequency)
     }
 
     /// Requests the deletion, unless that was done before, and not too often.
@@ -183,6 +183,17 @@ impl Controller {
             Due::Never => return Ok(Requeue::After(self.frequency)),
             Due::In(rest) => return Ok(Requeue::After(rest.min(self.frequency))),
             Due::Now => {}
+        }
+        // Before anything that costs more: thousands of backups may have expired, and their restores are in a list of
+        // all restores.
+        if let Some(pause) = self.limit.recent_refusal(Timestamp::now()) {
+            return Ok(Requeue::After(self.hold_for_limit(backup, pause).await));
+        }
+        if let Some(restore) =
+            restore_in_use(&self.restores, backup).await.map_err(RetentionError::Restores)?
+        {
+            tracing::info!(restore, "the backup has expired and is in use by a restore");
+            return Ok(Requeue::After(OBSTACLE_RETRY_INTERVAL.min(self.frequency)));
         }
         if let Some(pause) = self.hold_duration(backup).await? {
             return Ok(Requeue::After(pause));

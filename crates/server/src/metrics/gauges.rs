@@ -189,7 +189,7 @@ pub(super) fn compute_gauges(
         objects.backups.iter().filter_map(|one| Some((end_of(one)?, one))).collect();
     // Scheduled backups are named after their times, which orders those that ended in the same
     // second.
-    ended.sort_by_key(|((at, _), backup)| (*at, backup.name_any()));
+    ended.sort_by_cached_key(|((at, _), backup)| (*at, backup.name_any()));
     for ((at, end), backup) in ended {
         let Some(schedule_gauges) = schedules.get_mut(schedule_of(backup)) else { continue };
         schedule_gauges.last_succeeded = end == TerminalPhase::Completed;

@@ -1,6 +1,6 @@
 //! Errors and warnings: `-results.gz`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,11 +46,11 @@ impl Messages {
     /// Adds messages, without duplicates.
     pub fn merge(&mut self, more: Self) {
         fn extend(list: &mut Vec<String>, more: Vec<String>) {
-            for message in more {
-                if !list.contains(&message) {
-                    list.push(message);
-                }
-            }
+            // By hash and not one by one: there may be ten thousand on each side.
+            let mut known: HashSet<&str> = list.iter().map(String::as_str).collect();
+            let is_new: Vec<bool> = more.iter().map(|message| known.insert(message)).collect();
+            let new = more.into_iter().zip(is_new);
+            list.extend(new.filter_map(|(message, is_new)| is_new.then_some(message)));
         }
         extend(&mut self.velero, more.velero);
         extend(&mut self.cluster, more.cluster);
@@ -63,5 +63,25 @@ impl Messages {
     pub fn count(&self) -> usize {
         let namespaces: usize = self.namespaces.values().map(Vec::len).sum();
         self.velero.len() + self.cluster.len() + namespaces
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many as a report holds, twice: a comparison of each with each would take minutes.
+    #[test]
+    fn merged_messages_keep_their_order_and_are_there_once() {
+        let numbered = |range: std::ops::Range<usize>| Messages {
+            velero: range.map(|number| format!("message {number}")).collect(),
+            ..Messages::default()
+        };
+        let mut merged = numbered(0..100_000);
+        let mut more = numbered(50_000..150_000);
+        more.velero.push("message 7".to_owned());
+        more.velero.push("message 149999".to_owned());
+        merged.merge(more);
+        assert_eq!(merged.velero, numbered(0..150_000).velero);
     }
 }

@@ -11,6 +11,7 @@ use crate::backup::collect::{self, SpooledItem};
 use crate::backup::filter::FilterVerdict;
 use crate::backup::item::{self, Inclusion};
 use crate::item::{Object, is_name};
+use crate::item_hash::ItemHash;
 use crate::report::ReportSubject;
 use crate::resource::Resource;
 
@@ -22,7 +23,7 @@ pub(super) struct BlockBuilder<'a> {
     context: &'a Context,
     spooled: Vec<Option<SpooledItem>>,
     /// Index of each item, by its key.
-    indexes: HashMap<u128, usize>,
+    indexes: HashMap<ItemHash, usize>,
     /// Items requested although they were not collected. Each is in a block now, or never will be.
     fetched: HashSet<ResourceIdentifier>,
     /// The user's orders: indexes of items that form one block, by the first index of their resource. Their block is

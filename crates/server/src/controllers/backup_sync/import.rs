@@ -45,6 +45,8 @@ pub(super) enum SkipReason {
     NoRecord,
     /// A Backup of its name was created in the cluster meanwhile.
     CreatedMeanwhile,
+    /// The Backup of an earlier attempt was deleted or completed meanwhile.
+    ChangedMeanwhile,
     /// No server writes such a record.
     NotTerminal(Option<BackupPhase>),
 }
@@ -59,6 +61,7 @@ impl fmt::Display for SkipReason {
             Self::CreatedMeanwhile => {
                 f.write_str("a Backup of the same name was created meanwhile")
             }
+            Self::ChangedMeanwhile => f.write_str("the Backup was changed or deleted meanwhile"),
             Self::NotTerminal(Some(phase)) => {
                 write!(f, "phase {:?} is not final", phase.to_string())
             }

@@ -6,8 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_api::{Backup, annotation};
-use kube::ResourceExt as _;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 use serde::Serialize;
+
+use crate::list::visit_all;
 
 /// Size of the largest Backup that is imported, as JSON. A Backup with thousands of namespaces in its lists has some
 /// hundred KiB.
@@ -50,16 +53,36 @@ pub(super) struct ImportQuota {
 }
 
 impl ImportQuota {
-    /// Remainder of a limit after the existing Backups of the location. Zero is unlimited.
-    pub(super) fn new<'a>(limit: usize, existing: impl Iterator<Item = &'a Backup>) -> Self {
+    /// Quota of a location without Backups. Zero is unlimited.
+    pub(super) fn new(limit: usize) -> Self {
         let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0);
-        let (mut count, mut bytes) = (0, 0);
-        for backup in existing.filter(|one| one.annotations().contains_key(annotation::RECORD_UID))
-        {
-            count += 1;
-            bytes += json_size(backup);
+        Self { limit, count: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    /// Remainder of a limit after the existing Backups of a location, which are read for it.
+    pub(super) async fn read(
+        limit: usize,
+        backups: &Api<Backup>,
+        location: &str,
+    ) -> kube::Result<Self> {
+        let quota = Self::new(limit);
+        if quota.limit.is_some() {
+            let count = |backup: Backup| {
+                if backup.spec.storage_location == location {
+                    quota.count_existing(&backup);
+                }
+            };
+            visit_all(backups, ListParams::default(), count).await?;
         }
-        Self { limit, count: AtomicU64::new(count), bytes: AtomicU64::new(bytes) }
+        Ok(quota)
+    }
+
+    /// Counts an existing Backup of the location, if it was imported.
+    fn count_existing(&self, backup: &Backup) {
+        if backup.annotations().contains_key(annotation::RECORD_UID) {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(json_size(backup), Ordering::Relaxed);
+        }
     }
 
     /// Reserves the quota that a Backup needs, or returns why that is not possible.
@@ -114,25 +137,31 @@ mod tests {
         backup
     }
 
+    fn quota<'a>(limit: usize, existing: impl IntoIterator<Item = &'a Backup>) -> ImportQuota {
+        let quota = ImportQuota::new(limit);
+        existing.into_iter().for_each(|backup| quota.count_existing(backup));
+        quota
+    }
+
     #[test]
     fn imported_backups_are_limited_per_location() {
         let existing = [backup("a", 0), backup("b", 0)];
-        let quota = ImportQuota::new(4, existing.iter());
-        assert_eq!(quota.reserve(&backup("c", 0)), Ok(()));
-        assert_eq!(quota.reserve(&backup("d", 0)), Ok(()));
-        assert_eq!(quota.reserve(&backup("e", 0)), Err(OverQuota::Count(4)));
+        let limited = quota(4, &existing);
+        assert_eq!(limited.reserve(&backup("c", 0)), Ok(()));
+        assert_eq!(limited.reserve(&backup("d", 0)), Ok(()));
+        assert_eq!(limited.reserve(&backup("e", 0)), Err(OverQuota::Count(4)));
         // Backups that this cluster made do not count.
         let mut own = backup("own", 0);
         own.annotations_mut().remove(annotation::RECORD_UID);
-        let quota = ImportQuota::new(1, std::iter::repeat_n(&own, 10));
-        assert_eq!(quota.reserve(&backup("c", 0)), Ok(()));
-        let unlimited = ImportQuota::new(0, existing.iter());
+        let limited = quota(1, std::iter::repeat_n(&own, 10));
+        assert_eq!(limited.reserve(&backup("c", 0)), Ok(()));
+        let unlimited = quota(0, &existing);
         assert!((0..10).all(|_| unlimited.reserve(&backup("c", 0)).is_ok()));
     }
 
     #[test]
     fn oversized_records_are_skipped_alone_and_in_sum() {
-        let quota = ImportQuota::new(100, std::iter::empty());
+        let quota = quota(100, []);
         assert_eq!(quota.reserve(&backup("huge", 300 << 10)), Err(OverQuota::Backup));
         let reserved =
             (0..100).take_while(|_| quota.reserve(&backup("b", 200 << 10)).is_ok()).count();

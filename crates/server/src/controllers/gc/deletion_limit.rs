@@ -22,6 +22,9 @@ use crate::patch;
 const NAME: &str = "bowline-retention";
 /// Key in the ConfigMap. The value has one line for each minute: the time, and the number of requested deletions.
 const KEY: &str = "deletions";
+/// Time for which a refusal holds without another look at the count: after a restart of the server, thousands of expired
+/// backups may ask at once.
+const REFUSAL_TTL: Duration = Duration::from_mins(1);
 /// The limit applies to any span of this length.
 const WINDOW: SignedDuration = SignedDuration::from_hours(1);
 const MINUTE: i64 = 60;
@@ -83,12 +86,40 @@ pub(super) struct DeletionLimit {
     config_maps: Api<ConfigMap>,
     /// Held while the count is read and written.
     one_at_a_time: Mutex<()>,
+    /// The last refusal.
+    refusal: parking_lot::Mutex<Option<Refusal>>,
+}
+
+/// Refusal of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    at: Timestamp,
+    pause: Duration,
+}
+
+impl Refusal {
+    /// Remaining pause, if the refusal still holds.
+    fn remaining(self, now: Timestamp) -> Option<Duration> {
+        // An age below zero was measured by a clock that was ahead.
+        let age = Duration::try_from(now.duration_since(self.at)).ok()?;
+        self.pause.checked_sub(age).filter(|rest| age < REFUSAL_TTL && !rest.is_zero())
+    }
 }
 
 impl DeletionLimit {
     /// Zero is unlimited.
     pub(super) fn new(limit: usize, config_maps: Api<ConfigMap>) -> Self {
-        Self { limit: (limit > 0).then_some(limit), config_maps, one_at_a_time: Mutex::default() }
+        Self {
+            limit: (limit > 0).then_some(limit),
+            config_maps,
+            one_at_a_time: Mutex::default(),
+            refusal: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// Pause before a deletion may be requested, if another one has just been refused.
+    pub(super) fn recent_refusal(&self, now: Timestamp) -> Option<Duration> {
+        (*self.refusal.lock())?.remaining(now)
     }
 
     /// Counts one deletion that is about to be requested, or returns the pause before it may be. `backups` is the
@@ -105,7 +136,10 @@ impl DeletionLimit {
         let deletions = Deletions::parse(text.map_or("", String::as_str))?;
         let data = match deletions.admit(limit.max(backups / 10), now) {
             Ok(deletions) => BTreeMap::from([(KEY.to_owned(), deletions.to_text())]),
-            Err(wait) => return Ok(Err(wait)),
+            Err(pause) => {
+                *self.refusal.lock() = Some(Refusal { at: now, pause });
+                return Ok(Err(pause));
+            }
         };
         match stored {
             None => {
@@ -126,6 +160,23 @@ impl DeletionLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusal_holds_for_a_minute_at_most() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let refusal = |pause| Refusal { at: at(1000), pause: Duration::from_secs(pause) };
+        for (pause, now, expected) in [
+            (1800, 1000, Some(1800)),
+            (1800, 1059, Some(1741)),
+            (1800, 1060, None),
+            (30, 1029, Some(1)),
+            (30, 1030, None),
+            (1800, 999, None),
+        ] {
+            let rest = refusal(pause).remaining(at(now));
+            assert_eq!(rest, expected.map(Duration::from_secs), "{pause} s at {now}");
+        }
+    }
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()

@@ -10,8 +10,12 @@
 //! - A restore that cannot start because its storage location is unreachable blocks no other: it loses its permit until
 //!   it is retried.
 //! - Restores that wait for operations of plugins, are being finalized, or are canceled need no permit.
+//!
+//! # Cost
+//! Waiting restores ask again and again, all of them after each release. One walk over the queue decides for all of
+//! them; the decisions are kept for a moment. The more restores wait, the less often each asks.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +24,20 @@ use futures::{Stream, stream};
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::super::operations::is_canceled;
 use super::phase_of;
 use crate::controllers::run::RunObject as _;
 
-/// Pause before a restore that is not next asks again. Usually a release notification comes first.
-pub(super) const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before a restore that is not next asks again, if few restores wait. Usually a release notification comes
+/// first.
+const POLL_PAUSE: Duration = Duration::from_secs(1);
+/// Number of waiting restores for which the pause grows by one [`POLL_PAUSE`].
+const POLL_PAUSE_STEP: usize = 100;
+const MAX_POLL_PAUSE: Duration = Duration::from_mins(1);
+/// Time for which decisions are kept. A restore that they do not include is decided about at once.
+const DECISIONS_TTL: Duration = Duration::from_millis(200);
 
 /// Issues the permits of restores.
 #[derive(Debug)]
@@ -43,6 +54,18 @@ struct QueueState {
     running: HashSet<String>,
     /// Restores past their items, or not able to start. The watch may still show them as waiting.
     done: HashSet<String>,
+    /// Decisions about all restores that the watch showed a moment ago.
+    decisions: Option<QueueDecisions>,
+    /// Number of restores that those decisions let wait.
+    waiting: usize,
+}
+
+/// Decisions about all restores that need a permit.
+#[derive(Debug)]
+struct QueueDecisions {
+    decided: Instant,
+    /// By uid: true if the restore may begin.
+    may_begin: HashMap<String, bool>,
 }
 
 /// Permit of a restore, until it is dropped or released.
@@ -59,14 +82,32 @@ impl RestoreQueue {
         Self { limit: limit.max(1), queue: Mutex::default(), released: Notify::default() }
     }
 
-    /// True if a restore is next, or needs no permit, at this moment.
-    pub(super) fn may_begin(&self, restore: &Restore, known: &[Arc<Restore>]) -> bool {
-        let uid = restore.uid().filter(|_| needs_permit(restore));
-        uid.is_none_or(|uid| self.queue.lock().admits(restore, &uid, known, self.limit))
+    /// True if a restore is next, or needs no permit, at this moment. `known` are the restores that the watch shows.
+    pub(super) fn may_begin(
+        &self,
+        restore: &Restore,
+        known: impl FnOnce() -> Vec<Arc<Restore>>,
+    ) -> bool {
+        let Some(uid) = restore.uid().filter(|_| needs_permit(restore)) else { return true };
+        let mut queue = self.queue.lock();
+        if let Some(may_begin) = queue.decision_about(&uid) {
+            return may_begin;
+        }
+        let known = known();
+        queue.decide(&known, self.limit);
+        // A restore that the watch has just removed is in no list.
+        queue
+            .decision_about(&uid)
+            .unwrap_or_else(|| queue.admits(restore, &uid, &known, self.limit))
+    }
+
+    /// Pause before a restore that has to wait asks again.
+    pub(super) fn poll_pause(&self) -> Duration {
+        poll_pause(self.queue.lock().waiting)
     }
 
     /// Acquires the permit of a restore, if it is next among the known ones. Otherwise, ask again after
-    /// [`Self::release_notifications`], or a [`QUEUE_POLL_INTERVAL`].
+    /// [`Self::release_notifications`], or the [pause](Self::poll_pause).
     pub(super) fn acquire(
         self: &Arc<Self>,
         restore: &Restore,
@@ -84,6 +125,7 @@ impl RestoreQueue {
             }
             state.done.remove(uid);
             state.running.insert(uid.clone());
+            state.decisions = None;
         }
         Some(RestorePermit { turns: Arc::clone(self), uid })
     }
@@ -112,8 +154,35 @@ impl QueueState {
         let was_taken = self.running.remove(uid);
         if was_taken {
             self.done.insert(uid.to_owned());
+            self.decisions = None;
         }
         was_taken
+    }
+
+    /// Decides about all restores in one walk over the queue.
+    fn decide(&mut self, known: &[Arc<Restore>], limit: usize) {
+        let mut queue: Vec<&Arc<Restore>> =
+            known.iter().filter(|restore| needs_permit(restore)).collect();
+        queue.sort_by_cached_key(|restore| queue_position(restore));
+        let (mut ahead, mut waiting) = (0, 0);
+        let mut may_begin = HashMap::with_capacity(queue.len());
+        for uid in queue.into_iter().filter_map(|restore| restore.uid()) {
+            let is_running = self.running.contains(&uid);
+            let others = self.running.len() - usize::from(is_running);
+            let decision = others + ahead < limit;
+            waiting += usize::from(!decision);
+            ahead += usize::from(!is_running && !self.done.contains(&uid));
+            may_begin.insert(uid, decision);
+        }
+        self.waiting = waiting;
+        self.decisions = Some(QueueDecisions { decided: Instant::now(), may_begin });
+    }
+
+    /// The decision about a restore, if there was one a moment ago.
+    fn decision_about(&self, uid: &str) -> Option<bool> {
+        let decisions = self.decisions.as_ref()?;
+        let is_fresh = decisions.decided.elapsed() < DECISIONS_TTL;
+        decisions.may_begin.get(uid).copied().filter(|_| is_fresh)
     }
 
     fn admits(&self, restore: &Restore, uid: &str, known: &[Arc<Restore>], limit: usize) -> bool {
@@ -165,8 +234,16 @@ fn queue_position(restore: &Restore) -> impl Ord + use<> {
     (restore.stage().is_none(), created, version, restore.name_any())
 }
 
+/// Pause of a restore, given the number of restores that wait.
+fn poll_pause(waiting: usize) -> Duration {
+    let times = u32::try_from(waiting / POLL_PAUSE_STEP).unwrap_or(u32::MAX).saturating_add(1);
+    POLL_PAUSE.saturating_mul(times).min(MAX_POLL_PAUSE)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use futures::{FutureExt as _, StreamExt as _};
     use serde_json::{Value, json};
 
@@ -194,7 +271,8 @@ mod tests {
         // Within one second the resource version decides, not the name.
         let all = [new("z", EARLY, 9), new("a", EARLY, 10), new("b", LATE, 8)];
         assert!(queue.acquire(&all[1], &all).is_none() && queue.acquire(&all[2], &all).is_none());
-        assert!(queue.may_begin(&all[0], &all) && !queue.may_begin(&all[1], &all));
+        let known = || all.to_vec();
+        assert!(queue.may_begin(&all[0], known) && !queue.may_begin(&all[1], known));
         let first = queue.acquire(&all[0], &all).unwrap();
         assert!(queue.acquire(&all[1], &all).is_none());
         drop(first);
@@ -204,6 +282,44 @@ mod tests {
         assert!(queue.acquire(&all[2], &all).is_none());
         drop(second);
         assert!(queue.acquire(&all[2], &all).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_walk_over_the_queue_decides_for_all_that_wait() {
+        let queue = Arc::new(RestoreQueue::new(2));
+        let all: Vec<_> = (0..1000).map(|number| new(&number.to_string(), EARLY, number)).collect();
+        let walks = Cell::new(0);
+        let may_begin = |restore: &Restore| {
+            queue.may_begin(restore, || {
+                walks.set(walks.get() + 1);
+                all.clone()
+            })
+        };
+        let begin = |expected: &[usize]| {
+            let found: Vec<usize> = (0..1000).filter(|number| may_begin(&all[*number])).collect();
+            assert_eq!(found, expected);
+        };
+        begin(&[0, 1]);
+        begin(&[0, 1]);
+        assert_eq!(walks.get(), 1);
+        let _first = queue.acquire(&all[0], &all).unwrap();
+        // It may go on itself.
+        begin(&[0, 1]);
+        let second = queue.acquire(&all[1], &all).unwrap();
+        begin(&[0, 1]);
+        drop(second);
+        // The watch still shows the second as new; if it was, it would be next.
+        begin(&[0, 1, 2]);
+        assert_eq!(walks.get(), 4, "one after each change");
+        assert_eq!(queue.poll_pause(), Duration::from_secs(10), "997 wait");
+        assert!(queue.may_begin(&new("late", LATE, 2000), Vec::new), "no other one is known");
+    }
+
+    #[test]
+    fn waiting_restores_poll_less_often_when_many_wait() {
+        for (waiting, seconds) in [(0, 1), (99, 1), (100, 2), (1000, 11), (1_000_000, 60)] {
+            assert_eq!(poll_pause(waiting), Duration::from_secs(seconds), "{waiting}");
+        }
     }
 
     #[test]
