@@ -101,7 +101,7 @@ enum SyncError {
 struct PendingImport {
     name: BackupName,
     /// True if an earlier attempt created the Backup.
-    is_begun: bool,
+    is_in_cluster: bool,
 }
 
 /// Reason why a backup could not be imported.
@@ -114,7 +114,7 @@ enum ImportError {
     #[error("the Backup cannot be created")]
     Create(#[source] kube::Error),
     #[error("the Backup of an earlier attempt cannot be read")]
-    ReadBegun(#[source] kube::Error),
+    ReadIncomplete(#[source] kube::Error),
     #[error("the file with the {0} of the backup cannot be read")]
     ReadChildren(String, #[source] bowline_store::Error),
     #[error("the {0} `{1}` cannot be created")]
@@ -214,13 +214,13 @@ impl Controller {
         };
 
         let new = listing.backups.iter().filter(|name| !existing_names.contains(name.as_str()));
-        let new = new.map(|name| PendingImport { name: name.clone(), is_begun: false });
-        let begun = cluster
+        let new = new.map(|name| PendingImport { name: name.clone(), is_in_cluster: false });
+        let incomplete = cluster
             .iter()
             .filter(|backup| backup.is_incomplete && backup.location == target.location)
             .filter_map(|backup| BackupName::new(backup.name.clone()).ok())
-            .map(|name| PendingImport { name, is_begun: true });
-        let wanted: Vec<PendingImport> = new.chain(begun).collect();
+            .map(|name| PendingImport { name, is_in_cluster: true });
+        let wanted: Vec<PendingImport> = new.chain(incomplete).collect();
         let limit = self.context.options.backup_sync_limit;
         let quota = if wanted.is_empty() {
             ImportQuota::new(limit)
@@ -345,14 +345,15 @@ impl Controller {
         &self,
         store: &BackupStore,
         target: &ImportTarget<'_>,
-        PendingImport { name, is_begun }: &PendingImport,
+        PendingImport { name, is_in_cluster }: &PendingImport,
         quota: &ImportQuota,
     ) -> Result<Option<SkipReason>, ImportError> {
         let api = self.context.api::<Backup>();
-        let backup = if *is_begun {
-            let begun = api.get_opt(name.as_str()).await.map_err(ImportError::ReadBegun)?;
-            let begun = begun.filter(|backup| is_incomplete(backup, target));
-            begun.ok_or(SkipReason::ChangedMeanwhile)
+        let backup = if *is_in_cluster {
+            let incomplete =
+                api.get_opt(name.as_str()).await.map_err(ImportError::ReadIncomplete)?;
+            let incomplete = incomplete.filter(|backup| is_incomplete(backup, target));
+            incomplete.ok_or(SkipReason::ChangedMeanwhile)
         } else {
             self.create(store, target, name, quota).await?
         };

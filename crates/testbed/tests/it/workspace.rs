@@ -52,7 +52,10 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
             "bowline-testbed",
         ],
     ),
-    ("bowline-bench", &["bowline-api", "bowline-engine", "bowline-server", "bowline-testbed"]),
+    (
+        "bowline-bench",
+        &["bowline-api", "bowline-engine", "bowline-server", "bowline-store", "bowline-testbed"],
+    ),
     (
         "bowline-fuzz",
         &[
