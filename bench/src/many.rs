@@ -121,11 +121,8 @@ async fn fill_all(env: &BenchEnv, counts: ResourceCounts) -> anyhow::Result<()> 
     let now = Timestamp::now();
     let backup = move |number| FinishedBackup { number, schedules, now };
     let bucket = env.s3.create_bucket(Bucket::Own.name()).context("cannot create a bucket")?;
-    let records = (0..backups).map(backup);
-    tokio::task::spawn_blocking(move || {
-        records.into_iter().try_for_each(|one| store(&bucket, &one))
-    })
-    .await??;
+    let mut records = (0..backups).map(backup);
+    tokio::task::spawn_blocking(move || records.try_for_each(|one| store(&bucket, &one))).await??;
     let objects = (0..schedules)
         .map(|number| resources::schedule(number, now))
         .chain((0..backups).map(|number| backup(number).object()))

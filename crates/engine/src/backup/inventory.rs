@@ -99,24 +99,23 @@ impl Inventory {
 impl Names {
     fn group_of(&mut self, object: &Object) -> u32 {
         let text = format!("{}/{}", object.resource.api_version(), object.resource.kind);
-        let kind = match self.kind_numbers.get(&text) {
-            Some(number) => *number,
-            None => {
-                let number = number_of(self.kinds.len());
-                self.kind_numbers.insert(text.clone(), number);
-                self.kinds.push(Kind { text, resource: object.resource.id.clone() });
-                number
-            }
+        let kind = if let Some(number) = self.kind_numbers.get(&text) {
+            *number
+        } else {
+            let number = number_of(self.kinds.len());
+            self.kind_numbers.insert(text.clone(), number);
+            self.kinds.push(Kind { text, resource: object.resource.id.clone() });
+            number
         };
-        let namespace = match self.namespace_numbers.get(object.namespace.as_str()) {
-            Some(number) => *number,
-            None => {
-                let number = number_of(self.namespaces.len());
-                let name: Box<str> = object.namespace.as_str().into();
-                self.namespace_numbers.insert(name.clone(), number);
-                self.namespaces.push(name);
-                number
-            }
+        let namespace = if let Some(number) = self.namespace_numbers.get(object.namespace.as_str())
+        {
+            *number
+        } else {
+            let number = number_of(self.namespaces.len());
+            let name: Box<str> = object.namespace.as_str().into();
+            self.namespace_numbers.insert(name.clone(), number);
+            self.namespaces.push(name);
+            number
         };
         let groups = &mut self.groups;
         *self.group_numbers.entry((kind, namespace)).or_insert_with(|| {
