@@ -11,6 +11,9 @@ use crate::id::BlobId;
 /// Prefix of all blobs of this module.
 pub const PREFIX: &str = "x";
 
+/// Prefix of the blobs that name the current epoch.
+pub const MARKER_PREFIX: &str = "xe";
+
 /// Epochs before the current one that writers may still write to.
 const UNSETTLED_EPOCHS: u64 = 2;
 
@@ -66,6 +69,12 @@ impl EpochBlob {
 /// Start of the name of an index blob that is written to an epoch.
 pub fn uncompacted_prefix(epoch: u64) -> String {
     format!("{PREFIX}n{epoch}_")
+}
+
+/// True if an index that was written to `epoch` counts while `write_epoch` is the current one: maintenance has not
+/// merged the epoch without it.
+pub fn is_unsettled(epoch: u64, write_epoch: u64) -> bool {
+    write_epoch < epoch.saturating_add(UNSETTLED_EPOCHS)
 }
 
 /// Selects the blobs to read from a listing of all blobs with [`PREFIX`].

@@ -28,7 +28,7 @@ pub const FORMAT_BLOB: &str = "kopia.repository";
 pub const BLOB_CONFIG_BLOB: &str = "kopia.blobcfg";
 
 /// Largest format blob: kopia's own limit is about the same.
-pub const MAX_FORMAT_BLOB: usize = 64 * 1024;
+pub const MAX_FORMAT_BLOB: u64 = 64 * 1024;
 
 /// The only encryption of the format blob.
 const ENCRYPTION: &str = "AES256_GCM";
@@ -56,7 +56,7 @@ struct EncryptedPart<T> {
 impl FormatBlob {
     /// Reads the blob.
     pub fn parse(blob: &[u8]) -> Result<Self, Error> {
-        if blob.len() > MAX_FORMAT_BLOB {
+        if u64::try_from(blob.len()).is_ok_and(|length| length > MAX_FORMAT_BLOB) {
             return Err(Error::TooLong(blob.len()));
         }
         let parsed: Self = serde_json::from_slice(blob).map_err(Error::Parse)?;

@@ -10,7 +10,7 @@
 //! | manifests | [`manifest`] | small documents with labels: snapshots, policies |
 //! | snapshots | [`snapshot`], [`directory`] | a tree of directories and files |
 //!
-//! Everything that decodes is pure over bytes: [`repository::Repository`] does the I/O. The format is kopia's, as of the
+//! Everything that decodes is pure over bytes: [`repository::Repository`] reads, [`writer::Writer`] writes. The format is kopia's, as of the
 //! fork that Velero 1.18 pins; docs/decisions/060-kopia-repositories.md says what is read, and what is refused.
 //!
 //! # Guarantees
@@ -20,6 +20,7 @@
 pub mod blobs;
 pub mod compression;
 pub mod content;
+pub mod create;
 pub mod crypto;
 pub mod directory;
 pub mod epoch;
@@ -32,8 +33,10 @@ pub mod pack;
 pub mod repository;
 pub mod snapshot;
 pub mod splitter;
+pub mod writer;
 
 mod json;
 
 pub use crate::id::{BlobId, ContentId, ContentPrefix, ManifestId, ObjectId};
 pub use crate::repository::Repository;
+pub use crate::writer::Writer;

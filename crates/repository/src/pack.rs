@@ -111,18 +111,6 @@ impl PackBuilder {
         self.entries.is_empty()
     }
 
-    /// What is in the pack, and where its bytes are in [`Self::bytes`].
-    pub fn get(&self, content: &ContentId) -> Option<&IndexEntry> {
-        self.entries.iter().find(|entry| entry.content == *content)
-    }
-
-    /// The bytes of an entry of this pack.
-    pub fn bytes(&self, entry: &IndexEntry) -> Option<&[u8]> {
-        let start = usize::try_from(entry.offset).ok()?;
-        let length = usize::try_from(entry.packed_length).ok()?;
-        self.data.get(start..start.checked_add(length)?)
-    }
-
     /// Adds the local index.
     pub fn finish(mut self, crypter: &Crypter, random: &PackRandomness) -> Result<Pack, Error> {
         // A full unit where no padding is needed, as kopia does.

@@ -7,6 +7,7 @@ mod object_reader;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 
@@ -18,8 +19,8 @@ use crate::content;
 use crate::crypto::Crypter;
 use crate::directory::{Directory, DirectoryEntry, EntryKind};
 use crate::format::{
-    self, BLOB_CONFIG_BLOB, BlobConfig, FORMAT_BLOB, FormatBlob, MAX_FORMAT_BLOB, Password,
-    SupportedFormat,
+    self, BLOB_CONFIG_BLOB, BlobConfig, FORMAT_BLOB, FormatBlob, FormatKey, MAX_FORMAT_BLOB,
+    Password, SupportedFormat,
 };
 use crate::id::{BlobId, ContentId, ContentPrefix, ManifestId, ObjectId};
 use crate::index::{IndexEntry, IndexSet};
@@ -49,9 +50,10 @@ pub struct Repository {
 }
 
 /// The format of an open repository.
-struct OpenFormat {
+pub(crate) struct OpenFormat {
     unique_id: Vec<u8>,
-    parameters: SupportedFormat,
+    key: FormatKey,
+    pub(crate) parameters: SupportedFormat,
     blob_config: BlobConfig,
 }
 
@@ -81,6 +83,15 @@ impl Repository {
         let reloaded = self.indexes().reload(&self.store, self.crypter()).await?;
         *self.indexes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(reloaded);
         Ok(())
+    }
+
+    /// Reads the format again: fails if an upgrade locks the repository by now, or if the password was changed.
+    pub async fn check_format(&self, now: Timestamp) -> Result<(), Error> {
+        let blob = read_format_blob(&self.store).await?;
+        FormatBlob::parse(&blob)
+            .and_then(|blob| blob.open(&self.format.key)?.supported(now))
+            .map(drop)
+            .map_err(|error| Error::Format(Box::new(error)))
     }
 
     /// Keys and parameters.
@@ -204,6 +215,16 @@ impl Repository {
         decoded.map_err(|_| Error::Interrupted)?.map_err(damaged)
     }
 
+    /// The store, for those who write.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Keys and parameters, for work on other threads.
+    pub(crate) fn shared_format(&self) -> Arc<OpenFormat> {
+        Arc::clone(&self.format)
+    }
+
     fn crypter(&self) -> &Crypter {
         &self.format.parameters.crypter
     }
@@ -227,17 +248,20 @@ pub(crate) fn well_known_blob(name: &str) -> BlobId {
     name.parse().expect("name of a blob")
 }
 
+async fn read_format_blob(store: &Store) -> Result<Bytes, Error> {
+    match store.get(&well_known_blob(FORMAT_BLOB), MAX_FORMAT_BLOB).await {
+        Err(blobs::Error::NotFound(_)) => Err(Error::NotInitialized),
+        blob => Ok(blob?),
+    }
+}
+
 async fn open_format(
     store: &Store,
     password: &Password,
     now: Timestamp,
 ) -> Result<OpenFormat, Error> {
-    let max_length = u64::try_from(MAX_FORMAT_BLOB).unwrap_or(u64::MAX);
-    let blob = match store.get(&well_known_blob(FORMAT_BLOB), max_length).await {
-        Err(blobs::Error::NotFound(_)) => return Err(Error::NotInitialized),
-        blob => blob?,
-    };
-    let config = match store.get(&well_known_blob(BLOB_CONFIG_BLOB), max_length).await {
+    let blob = read_format_blob(store).await?;
+    let config = match store.get(&well_known_blob(BLOB_CONFIG_BLOB), MAX_FORMAT_BLOB).await {
         // Repositories of older versions have none.
         Err(blobs::Error::NotFound(_)) => None,
         config => Some(config?),
@@ -251,12 +275,9 @@ async fn open_format(
             Some(config) => blob.open_blob_config(&key, &config)?,
             None => BlobConfig::default(),
         };
-        Ok(OpenFormat { unique_id: blob.unique_id().to_vec(), parameters, blob_config })
+        Ok(OpenFormat { unique_id: blob.unique_id().to_vec(), key, parameters, blob_config })
     };
     // The key takes a tenth of a second.
     let opened = tokio::task::spawn_blocking(open).await.map_err(|_| Error::Interrupted)?;
     opened.map_err(|error: format::Error| Error::Format(Box::new(error)))
 }
-
-#[cfg(test)]
-mod tests;

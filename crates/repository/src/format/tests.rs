@@ -64,7 +64,7 @@ fn damaged_format_blob_is_not_a_wrong_password() {
     let parse = |bytes: &[u8]| FormatBlob::parse(bytes).unwrap_err().to_string();
     assert_eq!(parse(&format[..format.len() / 2]), "kopia.repository is damaged");
     assert_eq!(parse(b""), "kopia.repository is damaged");
-    assert!(matches!(FormatBlob::parse(&vec![b' '; MAX_FORMAT_BLOB + 1]), Err(Error::TooLong(_))));
+    assert!(matches!(FormatBlob::parse(&vec![b' '; (64 << 10) + 1]), Err(Error::TooLong(_))));
     let with = |name: &str, value: &str| {
         let mut json: Value = serde_json::from_slice(&format).unwrap();
         json[name] = value.into();

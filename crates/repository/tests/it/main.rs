@@ -10,3 +10,4 @@
 mod kopia;
 mod read;
 mod tree;
+mod write;
