@@ -78,7 +78,7 @@ pub async fn create(
     store.put(&well_known_blob(BLOB_CONFIG_BLOB), encoded.blob_config.into()).await?;
     store.put(&format_blob, encoded.format.into()).await?;
 
-    let repository = Repository::open(blobs, password, clock()).await?;
+    let repository = Repository::open_with_key(blobs, encoded.key, clock()).await?;
     let mut writer = Writer::new(&repository, owner.clone(), clock).await?;
     let parameters = maintenance_parameters(&owner);
     let json = serde_json::to_string(&parameters).map_err(Error::EncodeManifest)?;

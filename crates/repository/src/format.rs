@@ -140,6 +140,8 @@ pub struct NewFormatBlobs {
     pub format: Vec<u8>,
     /// `kopia.blobcfg`.
     pub blob_config: Vec<u8>,
+    /// The key of both.
+    pub key: FormatKey,
 }
 
 /// Encodes the format of a new repository, encrypted with a password.
@@ -163,7 +165,7 @@ pub fn encode_new(
     blob.encrypted = blob.encrypt(&key, &part, nonces[0])?;
     let config = serde_json::to_vec(&BlobConfig::default()).map_err(Error::Parse)?;
     let blob_config = blob.encrypt(&key, &config, nonces[1])?;
-    Ok(NewFormatBlobs { format: blob.encode()?, blob_config })
+    Ok(NewFormatBlobs { format: blob.encode()?, blob_config, key })
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use crate::content;
 use crate::crypto::Crypter;
 use crate::directory::{Directory, DirectoryEntry, EntryKind};
 use crate::format::{
-    self, BLOB_CONFIG_BLOB, BlobConfig, FORMAT_BLOB, FormatBlob, FormatKey, MAX_FORMAT_BLOB,
-    Password, SupportedFormat,
+    BLOB_CONFIG_BLOB, BlobConfig, FORMAT_BLOB, FormatBlob, FormatKey, MAX_FORMAT_BLOB, Password,
+    SupportedFormat,
 };
 use crate::id::{BlobId, ContentId, ContentPrefix, ManifestId, ObjectId};
 use crate::index::{IndexEntry, IndexSet};
@@ -73,7 +73,34 @@ impl Repository {
         now: Timestamp,
     ) -> Result<Self, Error> {
         let store = Store::new(blobs);
-        let format = Arc::new(open_format(&store, password, now).await?);
+        let invalid = |error| Error::Format(Box::new(error));
+        let blob = FormatBlob::parse(&read_format_blob(&store).await?).map_err(invalid)?;
+        let (derivation, password) = (blob.clone(), password.clone());
+        let derive = move || derivation.derive_key(&password);
+        let derived = tokio::task::spawn_blocking(derive).await;
+        let key = derived.map_err(|_| Error::Interrupted)?.map_err(invalid)?;
+        Self::open_blob(store, blob, key, now).await
+    }
+
+    /// Opens a repository without its password, which takes most of the time otherwise.
+    pub async fn open_with_key(
+        blobs: Arc<dyn Blobs>,
+        key: FormatKey,
+        now: Timestamp,
+    ) -> Result<Self, Error> {
+        let store = Store::new(blobs);
+        let blob = FormatBlob::parse(&read_format_blob(&store).await?);
+        let blob = blob.map_err(|error| Error::Format(Box::new(error)))?;
+        Self::open_blob(store, blob, key, now).await
+    }
+
+    async fn open_blob(
+        store: Store,
+        blob: FormatBlob,
+        key: FormatKey,
+        now: Timestamp,
+    ) -> Result<Self, Error> {
+        let format = Arc::new(read_format(&store, blob, key, now).await?);
         let indexes = LoadedIndexes::default().reload(&store, &format.parameters.crypter).await?;
         Ok(Self { store, format, indexes: RwLock::new(Arc::new(indexes)) })
     }
@@ -102,6 +129,11 @@ impl Repository {
     /// Random name of the repository.
     pub fn unique_id(&self) -> &[u8] {
         &self.format.unique_id
+    }
+
+    /// The key that the password gives, for [`Repository::open_with_key`].
+    pub fn key(&self) -> &FormatKey {
+        &self.format.key
     }
 
     /// Retention of blobs by the store.
@@ -255,29 +287,18 @@ async fn read_format_blob(store: &Store) -> Result<Bytes, Error> {
     }
 }
 
-async fn open_format(
+async fn read_format(
     store: &Store,
-    password: &Password,
+    blob: FormatBlob,
+    key: FormatKey,
     now: Timestamp,
 ) -> Result<OpenFormat, Error> {
-    let blob = read_format_blob(store).await?;
-    let config = match store.get(&well_known_blob(BLOB_CONFIG_BLOB), MAX_FORMAT_BLOB).await {
+    let invalid = |error| Error::Format(Box::new(error));
+    let parameters = blob.open(&key).and_then(|format| format.supported(now)).map_err(invalid)?;
+    let blob_config = match store.get(&well_known_blob(BLOB_CONFIG_BLOB), MAX_FORMAT_BLOB).await {
         // Repositories of older versions have none.
-        Err(blobs::Error::NotFound(_)) => None,
-        config => Some(config?),
+        Err(blobs::Error::NotFound(_)) => BlobConfig::default(),
+        config => blob.open_blob_config(&key, &config?).map_err(invalid)?,
     };
-    let password = password.clone();
-    let open = move || {
-        let blob = FormatBlob::parse(&blob)?;
-        let key = blob.derive_key(&password)?;
-        let parameters = blob.open(&key)?.supported(now)?;
-        let blob_config = match config {
-            Some(config) => blob.open_blob_config(&key, &config)?,
-            None => BlobConfig::default(),
-        };
-        Ok(OpenFormat { unique_id: blob.unique_id().to_vec(), key, parameters, blob_config })
-    };
-    // The key takes a tenth of a second.
-    let opened = tokio::task::spawn_blocking(open).await.map_err(|_| Error::Interrupted)?;
-    opened.map_err(|error: format::Error| Error::Format(Box::new(error)))
+    Ok(OpenFormat { unique_id: blob.unique_id().to_vec(), key, parameters, blob_config })
 }

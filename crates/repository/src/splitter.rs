@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn cuts_do_not_depend_on_how_the_data_arrives() {
         let algorithm = SplitterAlgorithm::Buzhash { average: 128 << 10 };
-        let data = noise(2 << 20);
+        let data = noise(1 << 20);
         let whole = lengths(algorithm, &data, data.len());
         assert!(whole.len() > 5, "{whole:?}");
         for piece in [1, 63, 64, 65, 1000, 65_536] {
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn insertion_changes_the_contents_near_it_alone() {
         let algorithm = SplitterAlgorithm::Buzhash { average: 128 << 10 };
-        let data = noise(4 << 20);
+        let data = noise(2 << 20);
         let changed = [b"inserted".as_slice(), &data].concat();
         let (before, after) =
             (lengths(algorithm, &data, 1 << 20), lengths(algorithm, &changed, 1 << 20));

@@ -117,7 +117,8 @@ impl Bed {
 
     async fn reopen(&self) -> Repository {
         let now = (self.clock.clock())();
-        Repository::open(self.blobs.clone(), &password(), now).await.unwrap()
+        let key = self.repository.key().clone();
+        Repository::open_with_key(self.blobs.clone(), key, now).await.unwrap()
     }
 }
 
