@@ -8,6 +8,12 @@ const HEADER_LENGTH: usize = 4;
 /// Level of the zstd library that is nearest to kopia's `zstd-fastest`.
 const ZSTD_FASTEST_LEVEL: i32 = 1;
 
+/// Logarithm of the greatest window of zstd that is always accepted: that of kopia's highest level. The window is memory
+/// that a few bytes can ask for.
+const MIN_WINDOW: u32 = 25;
+/// Logarithm of the greatest window for long data.
+const MAX_WINDOW: u32 = 28;
+
 /// Failure to decompress.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -135,7 +141,9 @@ fn decompress_stream(
     match compressor.family().ok_or(Error::Unsupported(compressor))? {
         Family::Gzip => read(compressor, flate2::read::MultiGzDecoder::new(stream), max_length),
         Family::Zstd => {
-            let decoder = zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?;
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?;
+            let window_log = max_length.next_power_of_two().ilog2().clamp(MIN_WINDOW, MAX_WINDOW);
+            decoder.window_log_max(window_log).map_err(failed)?;
             read(compressor, decoder, max_length)
         }
         Family::Lz4 => read(compressor, lz4_flex::frame::FrameDecoder::new(stream), max_length),

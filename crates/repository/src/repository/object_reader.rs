@@ -5,8 +5,8 @@ use crate::compression;
 use crate::id::ObjectId;
 use crate::object::{self, ObjectPart};
 
-/// Longest list of the parts of an object: enough for a petabyte.
-const MAX_LIST: u64 = 1 << 34;
+/// Longest list of the parts of an object: enough for 50 TiB.
+const MAX_LIST: u64 = 1 << 30;
 
 /// Deepest nesting of lists in lists.
 const MAX_DEPTH: usize = 8;

@@ -63,6 +63,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 18] = [
             "bowline-engine",
             "bowline-plugin",
             "bowline-plugin-wire",
+            "bowline-repository",
             "bowline-server",
             "bowline-store",
         ],
