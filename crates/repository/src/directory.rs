@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use self::permissions::Permissions;
 
 use crate::id::ObjectId;
-use crate::json::{is_default, list_or_null, to_go_json};
+use crate::json::{is_default, list_or_null, null_if_empty, to_go_json};
 
 /// The field `stream` of a directory.
 const STREAM: &str = "kopia:directory";
@@ -32,7 +32,7 @@ pub enum Error {
 pub struct Directory {
     stream: String,
     /// What is in it. Kopia sorts directories to the front, then by name.
-    #[serde(deserialize_with = "list_or_null")]
+    #[serde(deserialize_with = "list_or_null", serialize_with = "null_if_empty")]
     pub entries: Vec<DirectoryEntry>,
     /// What is in it and below.
     #[serde(default)]
@@ -265,8 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn empty_directory_has_its_own_time() {
+    fn empty_directory_has_its_own_time_and_no_list() {
         let directory = Directory::new(vec![], Timestamp::UNIX_EPOCH);
+        let json = String::from_utf8(directory.encode().unwrap()).unwrap();
+        assert!(json.contains(r#""entries":null,"#), "{json}");
         assert_eq!(directory.summary.unwrap().max_time, Some(Timestamp::UNIX_EPOCH));
     }
 

@@ -51,6 +51,16 @@ where
     serde::Deserialize::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+/// Writes an empty list as `null`, as Go does.
+pub(crate) fn null_if_empty<S, T>(list: &[T], serializer: S) -> Result<S::Ok, S::Error>
+where
+    S: serde::Serializer,
+    T: serde::Serialize,
+{
+    let list = if list.is_empty() { None } else { Some(list) };
+    serde::Serialize::serialize(&list, serializer)
+}
+
 /// True if a value is the one that Go leaves out.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
