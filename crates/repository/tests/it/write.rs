@@ -207,3 +207,65 @@ async fn indexes_can_be_recovered_from_our_packs() {
     verify(&kopia).await;
     check_restore(&kopia, &id.to_string(), &source).await;
 }
+
+/// Makes the first index blob of an epoch an hour older, so that the epoch has lasted long enough to end.
+fn age_epoch(kopia: &Kopia, epoch: usize) {
+    let folder = kopia.repository_folder().join(format!("x/n{epoch}_"));
+    let first = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(1);
+    std::fs::File::options().write(true).open(first).unwrap().set_modified(hour_ago).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_go_on_through_epochs_and_their_compaction() {
+    use bowline_repository::blobs::Blobs as _;
+
+    let kopia = kopia_with_our_repository().await;
+    kopia
+        .run(&[
+            "repository",
+            "set-parameters",
+            "--epoch-refresh-frequency=3m",
+            "--epoch-min-duration=10m",
+            "--epoch-cleanup-safety-margin=9m",
+            "--epoch-advance-on-count=10",
+            "--epoch-checkpoint-frequency=2",
+        ])
+        .await;
+    let mut expected = Vec::new();
+    for epoch in 0..6 {
+        for number in 0..10 {
+            let folder = kopia.path(&format!("source-{epoch}-{number}"));
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("file"), format!("{epoch} {number}")).unwrap();
+            let id = snapshot(&kopia.open().await, &folder).await;
+            expected.push((folder, id));
+        }
+        age_epoch(&kopia, epoch);
+        kopia.run(&["maintenance", "run"]).await;
+    }
+    // Ranges of epochs are merged by full maintenance alone.
+    kopia.run(&["maintenance", "run", "--full"]).await;
+    let folder = kopia.path("source-last");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("file"), b"last").unwrap();
+    let id = snapshot(&kopia.open().await, &folder).await;
+    expected.push((folder, id));
+    let listed = kopia.blobs().await.list("x").await.unwrap();
+    let has = |prefix: &str| listed.iter().any(|blob| blob.id.as_str().starts_with(prefix));
+    for prefix in ["xe6", "xn6_", "xs", "xr0_"] {
+        assert!(has(prefix), "no {prefix} in {listed:?}");
+    }
+    let repository = kopia.open().await;
+    let found = repository.snapshots().await.unwrap();
+    assert_eq!(found.len(), expected.len());
+    for (snapshot, (folder, id)) in found.iter().zip(&expected) {
+        assert_eq!(snapshot.id.as_ref(), Some(id));
+        let root = snapshot.root_entry.as_ref().unwrap();
+        let tree = tree::of_repository(&repository, root).await;
+        tree::assert_equal(&tree, &tree::of_disk(folder));
+    }
+    verify(&kopia).await;
+    let (folder, id) = expected.last().unwrap();
+    check_restore(&kopia, &id.to_string(), folder).await;
+}
