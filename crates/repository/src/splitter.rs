@@ -148,12 +148,12 @@ mod tests {
         for mut rest in data.chunks(piece) {
             while !rest.is_empty() {
                 let cut = splitter.next_cut(rest);
-                let taken = cut.unwrap_or(rest.len());
-                *lengths.last_mut().unwrap() += taken;
+                let consumed = cut.unwrap_or(rest.len());
+                *lengths.last_mut().unwrap() += consumed;
                 if cut.is_some() {
                     lengths.push(0);
                 }
-                rest = &rest[taken..];
+                rest = &rest[consumed..];
             }
         }
         lengths

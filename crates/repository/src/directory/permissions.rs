@@ -21,13 +21,13 @@ impl Permissions {
     }
 
     fn from_go(mode: u32) -> Self {
-        let special = SPECIAL.iter().filter(|(go, _)| mode & go != 0);
+        let special = SPECIAL.iter().filter(|(go_bit, _)| mode & go_bit != 0);
         Self(special.fold(mode & 0o777, |unix, (_, bit)| unix | bit))
     }
 
-    fn go(self) -> u32 {
+    fn go_bits(self) -> u32 {
         let special = SPECIAL.iter().filter(|(_, unix)| self.0 & unix != 0);
-        special.fold(self.0 & 0o777, |go, (bit, _)| go | bit)
+        special.fold(self.0 & 0o777, |bits, (bit, _)| bits | bit)
     }
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Permissions {
 
 impl Serialize for Permissions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("0{:o}", self.go()))
+        serializer.collect_str(&format_args!("0{:o}", self.go_bits()))
     }
 }
 

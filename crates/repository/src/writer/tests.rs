@@ -197,9 +197,9 @@ async fn deleted_content_is_written_again_with_a_later_time() {
 async fn session_is_marked_from_before_its_first_pack_until_after_its_index() {
     let bed = Bed::new().await;
     let names = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&names);
+    let recorded = Arc::clone(&names);
     bed.blobs.on_put(move |blob| {
-        seen.lock().unwrap().push(blob.as_str().chars().next().unwrap());
+        recorded.lock().unwrap().push(blob.as_str().chars().next().unwrap());
         HookResult::Ok
     });
     let mut writer = bed.writer().await;
@@ -304,4 +304,40 @@ async fn repository_is_created_once() {
     for name in ["kopia.repository", "kopia.blobcfg", "udmrepo.Repository"] {
         assert!(names.contains(&name.to_owned()), "{names:?}");
     }
+}
+
+#[tokio::test]
+async fn writer_that_dies_at_any_blob_leaves_what_was_there() {
+    let bed = Bed::new().await;
+    let mut writer = bed.writer().await;
+    let old = writer.write_object(None, b"old").await.unwrap();
+    writer.flush().await.unwrap();
+    // The marker of the session, a pack of data, one of metadata, the index.
+    for survived in 0..4 {
+        let mut puts = 0;
+        bed.blobs.on_put(move |_| {
+            puts += 1;
+            if puts > survived { HookResult::Fail } else { HookResult::Ok }
+        });
+        let (data, labels) = (format!("new {survived}"), BTreeMap::new());
+        let mut writer = bed.writer().await;
+        let written = writer.write_object(None, data.as_bytes()).await;
+        writer.add_manifest(labels.clone(), "{}".to_owned()).unwrap();
+        let flushed = writer.flush().await;
+        assert!(written.is_err() || flushed.is_err(), "died after {survived}");
+        drop(writer);
+        bed.blobs.on_put(|_| HookResult::Ok);
+
+        let repository = bed.reopen().await;
+        assert_eq!(repository.read_object(old, 10).await.unwrap(), b"old");
+        let manifests = repository.manifests().await.unwrap().len();
+        let mut writer = bed.writer().await;
+        let again = writer.write_object(None, data.as_bytes()).await.unwrap();
+        writer.add_manifest(labels, "{}".to_owned()).unwrap();
+        writer.flush().await.unwrap();
+        let repository = bed.reopen().await;
+        assert_eq!(repository.read_object(again, 10).await.unwrap(), data.as_bytes());
+        assert_eq!(repository.manifests().await.unwrap().len(), manifests + 1);
+    }
+    assert_eq!(bed.blobs.names("s").await.len(), 3, "markers of the dead");
 }

@@ -170,10 +170,10 @@ async fn snapshot_that_we_delete_is_gone_for_kopia_and_its_data_after_maintenanc
     let kopia = kopia_with_our_repository().await;
     let source = make_source(&kopia);
     snapshot(&kopia.open().await, &source).await;
-    let kept = kopia.path("kept");
-    std::fs::create_dir(&kept).unwrap();
-    std::fs::write(kept.join("file"), tree::noise(9, 3 << 20)).unwrap();
-    let kept_id = snapshot(&kopia.open().await, &kept).await;
+    let remaining = kopia.path("remaining");
+    std::fs::create_dir(&remaining).unwrap();
+    std::fs::write(remaining.join("file"), tree::noise(9, 3 << 20)).unwrap();
+    let remaining_id = snapshot(&kopia.open().await, &remaining).await;
 
     let repository = kopia.open().await;
     let manifests = repository.manifests().await.unwrap();
@@ -191,11 +191,11 @@ async fn snapshot_that_we_delete_is_gone_for_kopia_and_its_data_after_maintenanc
     let after = data_length(&kopia).await;
     assert!(after < before / 2, "{before} bytes before, {after} after");
     verify(&kopia).await;
-    check_restore(&kopia, &kept_id.to_string(), &kept).await;
+    check_restore(&kopia, &remaining_id.to_string(), &remaining).await;
     let found = kopia.open().await;
     let snapshots = found.snapshots().await.unwrap();
     let root = snapshots[0].root_entry.as_ref().unwrap();
-    tree::assert_equal(&tree::of_repository(&found, root).await, &tree::of_disk(&kept));
+    tree::assert_equal(&tree::of_repository(&found, root).await, &tree::of_disk(&remaining));
 }
 
 #[tokio::test(flavor = "multi_thread")]
