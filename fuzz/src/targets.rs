@@ -17,6 +17,7 @@ mod plugin_answers;
 mod policies;
 mod recovery_files;
 mod redaction;
+mod repositories;
 mod restore_actions;
 mod terminal;
 
@@ -29,7 +30,7 @@ use crate::Target;
 const MIB: usize = 1 << 20;
 
 /// All targets.
-pub const ALL: [Target; 19] = [
+pub const ALL: [Target; 20] = [
     // An entry may have 8 MiB, for which there is one buffer.
     Target { name: "archive", base_memory: 24 * MIB, run: archive::run },
     Target { name: "archive-index", base_memory: MIB, run: archive_index::run },
@@ -48,6 +49,8 @@ pub const ALL: [Target; 19] = [
     Target { name: "policies", base_memory: 24 * MIB, run: policies::run },
     Target { name: "recovery-files", base_memory: 8 * MIB, run: recovery_files::run },
     Target { name: "redaction", base_memory: MIB, run: redaction::run },
+    // A frame of zstd may ask for a window of 32 MiB.
+    Target { name: "repositories", base_memory: 48 * MIB, run: repositories::run },
     Target { name: "restore-actions", base_memory: 8 * MIB, run: restore_actions::run },
     Target { name: "terminal", base_memory: 8 * MIB, run: terminal::run },
 ];

@@ -44,6 +44,8 @@ pub enum Program {
     CsiProvisioner,
     /// CSI driver whose volumes are folders, and whose behaviour tests control.
     CsiDriver,
+    /// Kopia's command, from the fork that Velero pins: the reference for the format of repositories.
+    Kopia,
 }
 
 /// Go module of this project: pins programs of one upstream project, or contains the source of its own.
@@ -117,6 +119,8 @@ static EXTERNAL_SNAPSHOTTER: Module =
     module!("external-snapshotter", "v8.3.0", "", ["go.mod", "go.sum", "tools.go"]);
 static EXTERNAL_PROVISIONER: Module =
     module!("external-provisioner", "v5.1.0", "", ["go.mod", "go.sum", "tools.go"]);
+static KOPIA: Module =
+    module!("kopia", "v0.0.0-20251230033609-d946b1e75197", "", ["go.mod", "go.sum", "tools.go"]);
 /// Named after the version of CSI that it speaks.
 static CSI_DRIVER: Module = module!(
     "csi-driver",
@@ -157,6 +161,7 @@ impl Program {
             Self::CsiSnapshotter => "csi-snapshotter",
             Self::CsiProvisioner => "csi-provisioner",
             Self::CsiDriver => "csi-driver",
+            Self::Kopia => "kopia",
         }
     }
 
@@ -186,6 +191,7 @@ impl Program {
                 "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner"
             }
             Self::CsiDriver => "bowline.io/testbed/csi-driver",
+            Self::Kopia => "github.com/kopia/kopia",
         }
     }
 
@@ -206,6 +212,7 @@ impl Program {
             Self::SnapshotController | Self::CsiSnapshotter => &EXTERNAL_SNAPSHOTTER,
             Self::CsiProvisioner => &EXTERNAL_PROVISIONER,
             Self::CsiDriver => &CSI_DRIVER,
+            Self::Kopia => &KOPIA,
         }
     }
 }
@@ -285,6 +292,7 @@ mod tests {
             &EXTERNAL_SNAPSHOTTER,
             &EXTERNAL_PROVISIONER,
             &CSI_DRIVER,
+            &KOPIA,
         ] {
             let go_mod = module.files[0].1;
             assert!(go_mod.contains(&format!(" {}\n", module.version)), "{}", module.name);
