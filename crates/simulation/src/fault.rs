@@ -93,6 +93,8 @@ impl FaultKind {
     pub(crate) fn hang(self) -> Duration {
         match self {
             Self::ApiPartition => Duration::from_secs(30),
+            // The limit of the plugin host, which processes have and these plugins have not.
+            Self::PluginHang => Duration::from_mins(10),
             _ => Duration::from_hours(6),
         }
     }

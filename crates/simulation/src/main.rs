@@ -93,6 +93,7 @@ fn work(seed: u64, args: &Args) -> anyhow::Result<ExitCode> {
     let scratch = std::env::temp_dir().join(format!("bowline-simulate-{}", std::process::id()));
     std::fs::create_dir(&scratch).context("cannot make a directory")?;
     os::begin(seed);
+    bowline_store::blocking::run_inline();
     let log = log::ServerLog::install(args.log.as_deref().unwrap_or("info"))?;
     let outcome = simulation::run(seed, &scratch, &log, args.trace);
     std::fs::remove_dir_all(&scratch).context("cannot remove a directory")?;
