@@ -56,7 +56,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, Ordering::SeqCst);
-                    if place >= count || failed.lock().is_some() {
+                    // One seed that finds a sabotage is enough.
+                    let is_found = args.sabotage.is_some() && !totals.lock().violations.is_empty();
+                    if place >= count || is_found || failed.lock().is_some() {
                         return;
                     }
                     match simulate(first + place, args) {
@@ -116,6 +118,9 @@ fn report(seed: u64, answer: &Value, totals: &Mutex<Totals>) {
 fn simulate(seed: u64, args: &Args) -> anyhow::Result<Value> {
     let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
     command.args(["--worker", "--seed", &seed.to_string()]);
+    if let Some(sabotage) = args.sabotage {
+        command.args(["--sabotage", sabotage.as_str()]);
+    }
     if args.trace {
         command.arg("--trace");
     }

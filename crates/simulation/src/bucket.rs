@@ -36,11 +36,6 @@ impl Bucket {
         self.committed.contains_key(backup)
     }
 
-    /// True if somebody has asked for the deletion of a backup.
-    pub(crate) fn is_doomed(&self, backup: &str) -> bool {
-        self.doomed.contains(backup)
-    }
-
     /// Allows the deletion of a backup.
     pub(crate) fn doom(&mut self, backup: &str) {
         self.doomed.insert(backup.to_owned());

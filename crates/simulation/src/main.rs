@@ -10,6 +10,7 @@
 //! | `fault` | what goes wrong |
 //! | `plan`, `scenario` | what follows from a seed, and its course |
 //! | `simulation` | one simulation |
+//! | `sabotage` | mends that can be undone |
 //! | `check` | what must hold at the end |
 //! | `batch` | many seeds, each in a process of its own |
 
@@ -25,6 +26,7 @@ mod plan;
 mod plugins;
 mod pods;
 mod prng;
+mod sabotage;
 mod scenario;
 mod simulation;
 mod world;
@@ -35,6 +37,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
+
+use crate::sabotage::Sabotage;
 
 /// Simulate the server with faults and kills, from seeds
 ///
@@ -58,6 +62,10 @@ struct Args {
     /// Print the log of the server, from this level on
     #[arg(long, value_name = "LEVEL", requires = "seed")]
     log: Option<String>,
+
+    /// Undo a mend, which some seed must find
+    #[arg(long, value_name = "NAME", value_parser = Sabotage::parse)]
+    sabotage: Option<Sabotage>,
 
     /// Write the figures to this file; `-` for standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
@@ -95,7 +103,7 @@ fn work(seed: u64, args: &Args) -> anyhow::Result<ExitCode> {
     os::begin(seed);
     bowline_store::blocking::run_inline();
     let log = log::ServerLog::install(args.log.as_deref().unwrap_or("info"))?;
-    let outcome = simulation::run(seed, &scratch, &log, args.trace);
+    let outcome = simulation::run(seed, args.sabotage, &scratch, &log, args.trace);
     std::fs::remove_dir_all(&scratch).context("cannot remove a directory")?;
     let outcome = outcome?;
     for line in &outcome.lines {

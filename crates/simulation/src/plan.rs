@@ -38,6 +38,8 @@ pub(crate) enum Deed {
     Create(Value),
     Cancel(&'static str, String),
     DeleteBackup(String),
+    /// With `kubectl delete`, so that only the Backup is deleted.
+    Remove(String),
 }
 
 /// What users do, what goes wrong, and when servers are killed.
@@ -88,6 +90,9 @@ impl Plan {
             };
             deeds.push((Moment::At(random.between(3, 200)), Deed::Cancel(target.0, target.1)));
         }
+        if random.percent(30) {
+            deeds.push((Moment::At(random.between(3, 60)), Deed::Remove(names[2].clone())));
+        }
         let faults = (0..random.between(3, 6)).map(|_| fault(&mut random)).collect();
         let kills = (0..random.between(1, 4)).map(|_| kill(&mut random)).collect();
         Self {
@@ -132,6 +137,18 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     let mut object = json!({"kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}});
     object["spec"] = spec;
     object
+}
+
+/// Objects of an application, each as its resource and name.
+pub(crate) fn contents(app: &str) -> Vec<(&'static str, String)> {
+    let numbered = |resource, word: &str, count: u32| {
+        let names = (1..=count).map(|number| format!("{app}-{word}-{number}"));
+        names.map(|name| (resource, name)).collect::<Vec<_>>()
+    };
+    let mut all = numbered("configmaps", "map", 3);
+    all.extend(numbered("pods", "pod", 2));
+    all.extend(numbered("persistentvolumeclaims", "claim", 2));
+    all
 }
 
 /// Two pods with hooks, each with a volume, and some ConfigMaps.

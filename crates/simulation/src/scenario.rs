@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_api::{annotation, label};
 use serde_json::{Value, json};
 
-use crate::api::Key;
+use crate::api::{Key, Preconditions};
 use crate::fault::FaultKind;
 use crate::os;
 use crate::plan::{Deed, Moment, NAMESPACE, Plan};
@@ -170,6 +170,11 @@ impl Scenario {
                 }
                 let cancel = json!({"metadata": {"annotations": {annotation::CANCEL: "true"}}});
                 let _ = state.objects.patch(&run, cancel, false);
+            }
+            Deed::Remove(name) => {
+                state.record(&format!("a user removes the Backup {name}"));
+                let backup = key(state, "Backup", &name);
+                let _ = state.objects.delete(&backup, &Preconditions::default(), false);
             }
             Deed::DeleteBackup(name) => {
                 state.bucket.doom(&name);

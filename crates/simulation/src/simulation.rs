@@ -17,11 +17,14 @@ use crate::log::ServerLog;
 use crate::os;
 use crate::plan::{NAMESPACE, Plan};
 use crate::plugins;
+use crate::sabotage::Sabotage;
 use crate::scenario::{self, Scenario};
 use crate::world::{Kill, Link, World};
 
 /// Interval at which users and invariants are looked after.
 const TICK: Duration = Duration::from_secs(1);
+/// Time after which a server is killed that does not come to where it should be.
+const PATIENCE: Duration = Duration::from_secs(100);
 /// Most servers of a simulation, the ones that end by themselves included.
 const MAX_SERVERS: usize = 400;
 
@@ -47,13 +50,25 @@ enum ServerEnd {
 }
 
 /// Simulates a seed. A process can do this once.
-pub(crate) fn run(seed: u64, scratch: &Path, log: &ServerLog, is_traced: bool) -> anyhow::Result<Outcome> {
+pub(crate) fn run(
+    seed: u64,
+    sabotage: Option<Sabotage>,
+    scratch: &Path,
+    log: &ServerLog,
+    is_traced: bool,
+) -> anyhow::Result<Outcome> {
+    if let Some(sabotage) = sabotage {
+        sabotage.begin();
+    }
     let plan = Plan::new(seed);
     let world = Arc::new(World::new(seed, plan.faults.clone(), is_traced));
     let passing = Arc::clone(&world);
     failpoint::set_handler(move |point| {
         passing.pass(point);
-        FailpointAction::Continue
+        match sabotage {
+            Some(sabotage) if sabotage.leaves_out(point) => FailpointAction::Skip,
+            _ => FailpointAction::Continue,
+        }
     });
     world.with(|state| {
         for fault in &plan.faults {
@@ -128,7 +143,9 @@ fn run_server(
         let server = Box::pin(bowline_server::run(client, options, std::future::pending()));
         let delay = match kill {
             Some(Kill::After(seconds)) => Duration::from_secs(seconds),
-            _ => Duration::from_hours(10_000),
+            // Not every seed comes to its point.
+            Some(_) => PATIENCE,
+            None => Duration::from_hours(10_000),
         };
         let ticking = async {
             let mut interval = tokio::time::interval(TICK);

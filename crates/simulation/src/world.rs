@@ -112,9 +112,7 @@ impl World {
     /// Reads or changes the state, and tells the watches of changes in the cluster.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
-        let now = os::BEGIN + i64::try_from(os::now().as_secs()).unwrap_or_default();
-        state.objects.time =
-            jiff::Timestamp::from_second(now).map(|time| time.to_string()).unwrap_or_default();
+        state.objects.set_time(os::now().as_secs());
         let before = state.objects.version();
         let result = work(&mut state);
         let after = state.objects.version();

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::controllers;
 use super::kind::{self, Kind};
+use crate::os;
 
 /// Identity of an object: the place of its kind, namespace and name.
 pub(crate) type Key = (usize, String, String);
@@ -96,8 +97,9 @@ pub(crate) struct ObjectStore {
     pub(crate) changes: Vec<Change>,
     version: u64,
     uids: u64,
-    /// Now, as the API server writes it.
-    pub(crate) time: String,
+    /// Now, in seconds since the begin of the simulation, and as the API server writes it.
+    seconds: u64,
+    time: String,
 }
 
 impl ObjectStore {
@@ -108,7 +110,18 @@ impl ObjectStore {
             changes: Vec::new(),
             version: 1,
             uids: 0,
+            seconds: u64::MAX,
             time: String::new(),
+        }
+    }
+
+    /// Sets the time at which objects are written.
+    pub(crate) fn set_time(&mut self, seconds: u64) {
+        if self.seconds != seconds {
+            self.seconds = seconds;
+            let now = os::BEGIN + i64::try_from(seconds).unwrap_or_default();
+            let time = jiff::Timestamp::from_second(now);
+            self.time = time.map(|time| time.to_string()).unwrap_or_default();
         }
     }
 

@@ -54,6 +54,20 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
     ),
     ("bowline-bench", &["bowline-api", "bowline-engine", "bowline-server", "bowline-testbed"]),
     (
+        "bowline-simulation",
+        &[
+            "bowline-api",
+            "bowline-cluster",
+            "bowline-engine",
+            "bowline-plugin",
+            "bowline-plugin-host",
+            "bowline-server",
+            "bowline-store",
+            // It runs like the tests of other crates, and so builds like them.
+            "bowline-test-features",
+        ],
+    ),
+    (
         "bowline-fuzz",
         &[
             "bowline-api",
