@@ -73,8 +73,10 @@ impl ApiServer {
         let answer = if route.is_watch() {
             watch_stream::answer(&self.link, &route)
         } else {
-            let outcome =
-                self.link.world.with(|state| respond(&mut state.objects, &route, &parts.method, &body));
+            let outcome = self
+                .link
+                .world
+                .with(|state| respond(&mut state.objects, &route, &parts.method, &body));
             json_answer(outcome, wants_metadata)
         };
         self.link.after(part).await;
@@ -201,7 +203,8 @@ fn respond(
     };
     match *method {
         Method::GET => {
-            let missing = || Refusal::not_found(&format!("{} {:?}", objects.kinds[place].plural, key.2));
+            let missing =
+                || Refusal::not_found(&format!("{} {:?}", objects.kinds[place].plural, key.2));
             Ok(Outcome::Object(200, objects.get(&key).ok_or_else(missing)?))
         }
         Method::PATCH => Ok(Outcome::Object(200, objects.patch(&key, parse()?, is_dry_run)?)),
@@ -209,7 +212,8 @@ fn respond(
         Method::DELETE => {
             let options = if body.is_empty() { Value::Null } else { parse()? };
             let text = |field: &str| options["preconditions"][field].as_str().map(str::to_owned);
-            let preconditions = Preconditions { uid: text("uid"), version: text("resourceVersion") };
+            let preconditions =
+                Preconditions { uid: text("uid"), version: text("resourceVersion") };
             Ok(Outcome::Object(200, objects.delete(&key, &preconditions, is_dry_run)?))
         }
         _ => Err(unsupported(method)),

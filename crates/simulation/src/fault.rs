@@ -70,7 +70,9 @@ fault_kinds! {
     PluginLostAnswer = "plugin-lost-answer" in Plugin,
     PluginSlow = "plugin-slow" in Plugin,
     PluginHang = "plugin-hang" in Plugin,
+    PluginLies = "plugin-lies" in Plugin,
     ExecError = "exec-error" in Exec,
+    ExecLostAnswer = "exec-lost-answer" in Exec,
     ExecHang = "exec-hang" in Exec,
     LeaseTaken = "lease-taken" in Scenario,
     ClockJump = "clock-jump" in Scenario,
@@ -82,7 +84,13 @@ impl FaultKind {
     }
 
     pub(crate) fn loses_answer(self) -> bool {
-        matches!(self, Self::ApiLostAnswer | Self::BucketLostAnswer | Self::PluginLostAnswer)
+        matches!(
+            self,
+            Self::ApiLostAnswer
+                | Self::BucketLostAnswer
+                | Self::PluginLostAnswer
+                | Self::ExecLostAnswer
+        )
     }
 
     pub(crate) fn hangs(self) -> bool {

@@ -216,8 +216,11 @@ fn fault(random: &mut Prng) -> Fault {
         FaultKind::PluginError
         | FaultKind::PluginLostAnswer
         | FaultKind::PluginSlow
-        | FaultKind::PluginHang => (200, random.between(10, 60)),
-        FaultKind::ExecError | FaultKind::ExecHang => (120, random.pick(&[30, 100])),
+        | FaultKind::PluginHang
+        | FaultKind::PluginLies => (200, random.between(10, 60)),
+        FaultKind::ExecError | FaultKind::ExecLostAnswer | FaultKind::ExecHang => {
+            (120, random.pick(&[30, 100]))
+        }
         FaultKind::LeaseTaken => (1, 100),
         FaultKind::ClockJump => (600, 100),
     };

@@ -73,6 +73,9 @@ impl Plugin {
             Verdict::Fail(FaultKind::PluginHang) => {
                 return Err(Error::new(Code::DeadlineExceeded, "the plugin did not answer"));
             }
+            Verdict::Fail(FaultKind::PluginLies) => {
+                return Err(Error::new(Code::NotFound, "there is no such thing"));
+            }
             // It says so before it has done anything.
             Verdict::Fail(_) => return Err(Error::unknown("the plugin has failed")),
             Verdict::Proceed | Verdict::LoseAnswer => {}
@@ -125,9 +128,8 @@ impl Plugin {
 fn progress(state: ProgressState, started: Duration, ends: Duration) -> Progress {
     let now = os::now();
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or_default();
-    let time = |time: Duration| {
-        jiff::Timestamp::from_second(os::BEGIN + os::skew() + seconds(time)).ok()
-    };
+    let time =
+        |time: Duration| jiff::Timestamp::from_second(os::BEGIN + os::skew() + seconds(time)).ok();
     Progress {
         state,
         done: seconds(now.min(ends).saturating_sub(started)),

@@ -95,8 +95,9 @@ impl Scenario {
     /// Does what is due. Returns true if everything is over.
     pub(crate) fn tick(&mut self, state: &mut State) -> bool {
         self.cause_faults(state);
-        let (due, later) =
-            std::mem::take(&mut self.todo).into_iter().partition(|(moment, _)| is_due(state, moment));
+        let (due, later) = std::mem::take(&mut self.todo)
+            .into_iter()
+            .partition(|(moment, _)| is_due(state, moment));
         self.todo = later;
         for (_, deed) in Vec::<(Moment, Deed)>::from_iter(due) {
             self.carry_out(state, deed);
@@ -247,7 +248,11 @@ impl Scenario {
         }
         for request in state.objects.list("DeleteBackupRequest") {
             if phase(&request) != "Processed" {
-                open.push(format!("deletion {} is {}", request["metadata"]["name"], phase(&request)));
+                open.push(format!(
+                    "deletion {} is {}",
+                    request["metadata"]["name"],
+                    phase(&request)
+                ));
             }
         }
         for map in state.objects.list("ConfigMap") {

@@ -181,7 +181,8 @@ impl ObjectStore {
         if kind.is_namespaced {
             let parent = self.place_of_kind("Namespace").unwrap_or_default();
             let found = self.get(&(parent, String::new(), namespace.to_owned()));
-            let found = found.ok_or_else(|| Refusal::not_found(&format!("namespaces {namespace:?}")))?;
+            let found =
+                found.ok_or_else(|| Refusal::not_found(&format!("namespaces {namespace:?}")))?;
             if !found["metadata"]["deletionTimestamp"].is_null() {
                 let message = format!("namespace {namespace} is being terminated");
                 return Err(Refusal::new(403, "Forbidden", message));

@@ -26,7 +26,8 @@ pub(super) struct Route {
 impl Route {
     pub(super) fn of(request: &Parts) -> Self {
         let query = request.uri.query().unwrap_or_default();
-        let owned = |(name, value): (Cow<'_, str>, Cow<'_, str>)| (name.into_owned(), value.into_owned());
+        let owned =
+            |(name, value): (Cow<'_, str>, Cow<'_, str>)| (name.into_owned(), value.into_owned());
         let parameters = form_urlencoded::parse(query.as_bytes()).map(owned).collect();
         Self { target: target(request.uri.path()), parameters }
     }
@@ -64,7 +65,9 @@ impl Route {
             .filter(|one| !one.is_empty())
             .map(|one| {
                 let pair = one.split_once('=').ok_or_else(|| invalid(format!("field {one:?}")));
-                pair.map(|(path, value)| (path.to_owned(), value.trim_start_matches('=').to_owned()))
+                pair.map(|(path, value)| {
+                    (path.to_owned(), value.trim_start_matches('=').to_owned())
+                })
             })
             .collect::<Result<_, _>>()?;
         let namespace = Some(self.namespace().to_owned()).filter(|name| !name.is_empty());
@@ -114,14 +117,13 @@ mod tests {
 
     #[test]
     fn address_names_a_kind_a_namespace_and_an_object() {
-        let resource = |group: &str, plural: &str, namespace: &str, name: Option<&str>| {
-            Target::Resource {
+        let resource =
+            |group: &str, plural: &str, namespace: &str, name: Option<&str>| Target::Resource {
                 group: group.into(),
                 plural: plural.into(),
                 namespace: namespace.into(),
                 name: name.map(str::to_owned),
-            }
-        };
+            };
         for (path, expected) in [
             ("/version", Target::Version),
             ("/api", Target::Discovery { is_core: true }),
@@ -130,7 +132,10 @@ mod tests {
             ("/api/v1/namespaces/a", resource("", "namespaces", "", Some("a"))),
             ("/api/v1/namespaces/a/pods", resource("", "pods", "a", None)),
             ("/api/v1/namespaces/a/pods/b%3Ac/exec", resource("", "pods", "a", Some("b:c"))),
-            ("/apis/velero.io/v1/namespaces/a/backups/b", resource("velero.io", "backups", "a", Some("b"))),
+            (
+                "/apis/velero.io/v1/namespaces/a/backups/b",
+                resource("velero.io", "backups", "a", Some("b")),
+            ),
             ("/openapi/v3", Target::Unknown),
         ] {
             assert_eq!(target(path), expected, "{path}");

@@ -157,9 +157,8 @@ impl WatchState {
 }
 
 fn add_change(lines: &mut Vec<u8>, change: &Change, selection: &Selection) {
-    let selected = |object: &Option<Arc<Value>>| {
-        object.clone().filter(|object| selection.matches(object))
-    };
+    let selected =
+        |object: &Option<Arc<Value>>| object.clone().filter(|object| selection.matches(object));
     match (selected(&change.before), selected(&change.after)) {
         (None, Some(after)) => push_line(lines, "ADDED", &after),
         (Some(_), Some(after)) => push_line(lines, "MODIFIED", &after),
