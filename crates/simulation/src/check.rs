@@ -106,15 +106,28 @@ fn lost_snapshots(state: &State, leftovers: &[&str]) -> Vec<String> {
         if records.any(|record| record["status"]["providerSnapshotID"] == *id) {
             continue;
         }
-        let results = json(state, &format!("{folder}-results.gz")).to_string();
+        let results = json(state, &format!("{folder}-results.gz"));
         let volume = snapshot.volume.trim_end_matches("-disk");
-        let is_reported = leftovers.iter().any(|line| line.contains(volume) || line.contains(id))
-            || results.contains(LEFT_OVER) && results.contains(volume);
+        let names_it = |text: &str| {
+            text.contains(LEFT_OVER) && (text.contains(volume) || text.contains(id.as_str()))
+        };
+        let is_reported =
+            leftovers.iter().any(|line| names_it(line)) || has_text(&results, &names_it);
         if !is_reported {
             found.push(format!("{id} of {} has no record in {}", snapshot.volume, snapshot.backup));
         }
     }
     found
+}
+
+/// True if one of the texts in a value is such.
+fn has_text(value: &Value, is_such: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => is_such(text),
+        Value::Array(all) => all.iter().any(|one| has_text(one, is_such)),
+        Value::Object(all) => all.values().any(|one| has_text(one, is_such)),
+        _ => false,
+    }
 }
 
 /// Operations that no file names and nothing tells of, or that a file says are not over.
