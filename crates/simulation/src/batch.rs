@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 use crate::Args;
 
+/// How many seeds are simulated if nobody says.
+const SEEDS: u64 = 100;
+
 /// Sums over all seeds.
 #[derive(Debug, Default)]
 struct Totals {
@@ -46,7 +49,8 @@ impl Totals {
 /// Simulates all seeds.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let first = args.seed.unwrap_or(1);
-    let count = if args.seed.is_some() && args.seeds == 100 { 1 } else { args.seeds };
+    let alone = if args.seed.is_some() { 1 } else { SEEDS };
+    let count = args.seeds.unwrap_or(alone);
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let (next, totals) = (AtomicU64::new(0), Mutex::new(Totals::default()));
     let began = Instant::now();

@@ -47,11 +47,11 @@ use crate::sabotage::Sabotage;
 #[derive(Debug, Parser)]
 #[command(name = "bench/simulate", bin_name = "bench/simulate")]
 struct Args {
-    /// How many seeds to simulate
-    #[arg(long, default_value_t = 100)]
-    seeds: u64,
+    /// How many seeds to simulate: 100, or one if `--seed` names it
+    #[arg(long)]
+    seeds: Option<u64>,
 
-    /// The first seed; alone, the only one
+    /// The first seed, which is 1 otherwise
     #[arg(long)]
     seed: Option<u64>,
 
