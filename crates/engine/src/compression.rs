@@ -10,6 +10,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
+use bowline_store::blocking;
 use libdeflater::{CompressionLvl, Compressor};
 use parking_lot::Mutex;
 
@@ -30,6 +31,9 @@ pub enum CompressionMode {
 impl Default for CompressionMode {
     /// As many workers as the process may use cores.
     fn default() -> Self {
+        if blocking::is_inline() {
+            return Self::Inline;
+        }
         Self::Workers(available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 }
@@ -51,7 +55,7 @@ impl CompressionMode {
         match self {
             Self::Inline => job(),
             Self::Workers(_) => {
-                let ended = tokio::task::spawn_blocking(job).await;
+                let ended = blocking::run(job).await;
                 ended.unwrap_or_else(|error| Err(io::Error::other(error)))
             }
         }

@@ -1,11 +1,13 @@
 //! Downloads the archive and the volume information of a backup.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use bowline_api::PodVolumeBackup;
+use bowline_plugin::ByteStream;
 use bowline_store::file::{BackupVolumeInfo, Snapshot};
-use bowline_store::{BackupName, BackupStore};
+use bowline_store::{BackupName, BackupStore, blocking};
+use tokio::io::AsyncReadExt as _;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::unpack::{self, ArchiveBreak, Contents, ExceededLimit, UnpackError, UnpackLimits};
@@ -70,9 +72,9 @@ pub async fn fetch_contents(
     let Some(stream) = store.contents(backup).await? else {
         return Err(DownloadError::Missing(backup.clone()));
     };
-    let reader = SyncIoBridge::new(StreamReader::new(stream));
+    let reader = blocking_reader(stream).await;
     let scratch = scratch.to_owned();
-    let unpacked = tokio::task::spawn_blocking(move || {
+    let unpacked = blocking::run(move || {
         unpack::unpack(io::BufReader::with_capacity(1 << 18, reader), &scratch, limits)
     });
     let contents = unpacked.await.map_err(|_| DownloadError::TaskFailed)??;
@@ -81,6 +83,27 @@ pub async fn fetch_contents(
             Err(DownloadError::Unreadable(broken.clone()))
         }
         _ => Ok(contents),
+    }
+}
+
+/// Reader of a stream, for blocking work. If that is done inline, nobody else could read the stream meanwhile.
+async fn blocking_reader(stream: ByteStream) -> Box<dyn Read + Send> {
+    let mut reader = StreamReader::new(stream);
+    if !blocking::is_inline() {
+        return Box::new(SyncIoBridge::new(reader));
+    }
+    let mut content = Vec::new();
+    let end = reader.read_to_end(&mut content).await;
+    let failure = FailingReader(end.err());
+    Box::new(Read::chain(io::Cursor::new(content), failure))
+}
+
+/// End of a stream that has failed.
+struct FailingReader(Option<io::Error>);
+
+impl Read for FailingReader {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
     }
 }
 

@@ -8,6 +8,8 @@
 //! | [`store`] | [`BackupStore`]: the operations of the engine on a bucket, in terms of backups and restores |
 //! | [`backend`] | where objects are stored: a folder, S3, or a plugin; [`backend::open`] chooses |
 //! | [`layout`] | the key of every file |
+//! | [`sabotage`] | mends that a simulation undoes |
+//! | [`blocking`] | work off the threads of the async runtime |
 //! | [`mod@file`] | the content of the JSON files |
 //! | [`encode`], [`decode`] | writing bytes as Go writes them, and reading untrusted bytes within limits |
 //! | [`download`] | signed links to the objects in a folder |
@@ -22,12 +24,14 @@
 //!   read files or contact addresses that it should not.
 
 pub mod backend;
+pub mod blocking;
 pub mod decode;
 pub mod download;
 pub mod encode;
 pub mod file;
 pub mod layout;
 pub mod name;
+pub mod sabotage;
 pub mod store;
 
 pub use backend::{Backend, Creation, Guarantee, open};

@@ -34,6 +34,7 @@ pub use deadline::Deadlines;
 pub use error::Error;
 
 use crate::backend::{Backend, single_piece_stream};
+use crate::blocking;
 use crate::decode::{self, Limits};
 use crate::encode;
 use crate::file::{BackupContent, RestoreContent};
@@ -276,13 +277,12 @@ impl BackupStore {
         let unreadable = |source| Error::Unreadable { key: self.layout.key(key), source };
         // Weighed on a blocking thread: the file may be many megabytes.
         let weighed = packed.clone();
-        let weighed = tokio::task::spawn_blocking(move || decode::weigh_gzip(&weighed, limits));
+        let weighed = blocking::run(move || decode::weigh_gzip(&weighed, limits));
         let weight = weighed.await.map_err(|_| Error::TaskAborted)?.map_err(unreadable)?;
         // Large files are read one after the other, however many backups are being read.
         let room = u32::try_from(weight >> 20).unwrap_or(READ_MEMORY_MIB).clamp(1, READ_MEMORY_MIB);
         let room = READ_MEMORY_PERMITS.acquire_many(room).await.map_err(|_| Error::TaskAborted)?;
-        let read =
-            tokio::task::spawn_blocking(move || decode::read_weighed_json_gzip(&packed, limits));
+        let read = blocking::run(move || decode::read_weighed_json_gzip(&packed, limits));
         let read = read.await.map_err(|_| Error::TaskAborted)?;
         drop(room);
         read.map(Some).map_err(unreadable)

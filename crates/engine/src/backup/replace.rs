@@ -244,7 +244,7 @@ impl Target<'_> {
         let found = found.ok_or(FatalError::NoArchive)?;
         let downloaded =
             upload::spool_to_disk(found, scratch).await.map_err(FatalError::Scratch)?;
-        let previous = upload::rewind(&downloaded).await.map_err(FatalError::Scratch)?;
+        let previous = upload::rewind(&downloaded).map_err(FatalError::Scratch)?;
         let index = self.previous_index().await.map(Arc::new);
         let (members, stream, writer) =
             archive::start_members(scratch, compression).map_err(FatalError::Archive)?;
@@ -289,7 +289,7 @@ impl Target<'_> {
         stream: ByteStream,
     ) -> Result<PreviousIndex, previous_index::UnusableIndex> {
         let file = upload::spool_to_disk(stream, self.scratch).await?;
-        PreviousIndex::open(upload::rewind(&file).await?)
+        PreviousIndex::open(upload::rewind(&file)?)
     }
 
     /// Writes the index of the new archive. Readers notice if the previous one is still there.

@@ -3,17 +3,18 @@
 //! Stores that retry failed parts themselves receive the stream. Plugins cannot retry: for them the archive is put on
 //! disk first, and sent again as a whole.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 use bowline_plugin::{ByteStream, error_chain};
-use bowline_store::{BackupName, BackupStore, Error};
-use bytes::{Bytes, BytesMut};
+use bowline_store::{BackupName, BackupStore, Error, blocking};
+use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use tokio::fs::File;
-use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 /// Retries of an upload with a plugin.
 pub(super) const UPLOAD_RETRIES: ExponentialBuilder =
@@ -44,7 +45,7 @@ pub(super) async fn contents(
     }
     let file = spool_to_disk(archive, scratch).await.map_err(UploadError::Scratch)?;
     let send = || async {
-        let stream = read(&file).await.map_err(UploadError::Scratch)?;
+        let stream = read(&file).map_err(UploadError::Scratch)?;
         Ok(store.put_contents(backup, stream).await?)
     };
     send.retry(UPLOAD_RETRIES)
@@ -57,27 +58,35 @@ pub(super) async fn contents(
 
 /// Writes a stream into an unnamed file.
 pub(super) async fn spool_to_disk(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
-    let mut file = File::from_std(tempfile::tempfile_in(scratch)?);
+    let file = Arc::new(tempfile::tempfile_in(scratch)?);
+    let mut end = 0;
     while let Some(piece) = archive.next().await {
-        file.write_all(&piece?).await?;
+        let (piece, file, offset) = (piece?, Arc::clone(&file), end);
+        end += piece.len() as u64;
+        let write = move || file.write_all_at(&piece, offset);
+        blocking::run(write).await.map_err(io::Error::other)??;
     }
-    file.flush().await?;
-    Ok(file)
+    file.try_clone()
 }
 
 /// The file from its beginning.
-pub(super) async fn rewind(file: &File) -> io::Result<std::fs::File> {
-    let mut file = file.try_clone().await?;
-    file.rewind().await?;
-    Ok(file.into_std().await)
+pub(super) fn rewind(file: &File) -> io::Result<File> {
+    let mut file = file.try_clone()?;
+    file.rewind()?;
+    Ok(file)
 }
 
-async fn read(file: &File) -> io::Result<ByteStream> {
-    let file = File::from_std(rewind(file).await?);
-    let pieces = stream::try_unfold(file, async |mut file| {
-        let mut piece = BytesMut::with_capacity(CHUNK_SIZE);
-        let count = file.read_buf(&mut piece).await?;
-        Ok::<_, io::Error>((count > 0).then(|| (Bytes::from(piece), file)))
+fn read(file: &File) -> io::Result<ByteStream> {
+    let pieces = stream::try_unfold((file.try_clone()?, 0), async |(file, offset)| {
+        let read = move || {
+            let mut piece = vec![0; CHUNK_SIZE];
+            let count = file.read_at(&mut piece, offset)?;
+            piece.truncate(count);
+            Ok::<_, io::Error>((piece, file))
+        };
+        let (piece, file) = blocking::run(read).await.map_err(io::Error::other)??;
+        let next = offset + piece.len() as u64;
+        Ok((!piece.is_empty()).then(|| (Bytes::from(piece), (file, next))))
     });
     Ok(Box::pin(pieces))
 }

@@ -22,6 +22,7 @@ use bowline_api::{
     Backup, BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestSpec, Restore,
     annotation, label,
 };
+use bowline_store::sabotage::{self, Sabotage};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
@@ -140,7 +141,11 @@ impl Controller {
 
     /// Time for which an expired Backup must not be deleted; logs and publishes the reason.
     async fn hold_duration(&self, backup: &Backup) -> Result<Option<Duration>, RetentionError> {
-        match self.clock.compare().await {
+        let clocks = match self.clock.compare().await {
+            _ if sabotage::is_active(Sabotage::ClockTrusted) => ClockComparison::Agree,
+            clocks => clocks,
+        };
+        match clocks {
             // An API server whose responses have no time, behind a proxy, does not stop retention.
             ClockComparison::Agree | ClockComparison::Unknown => {
                 match self.limit.admit(self.all.len(), Timestamp::now()).await? {

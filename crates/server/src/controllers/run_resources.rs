@@ -17,6 +17,7 @@ use bowline_engine::report::Report;
 use bowline_plugin_host as plugin_host;
 use bowline_store::BackupStore;
 use bowline_store::name::RunUid;
+use bowline_store::sabotage::{self, Sabotage};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -113,7 +114,7 @@ impl<'a> RunResources<'a> {
 
     /// Saves the hooks of the Backup, in case it is deleted while pods are frozen.
     pub(super) async fn save_hooks(&self, context: &Context, hooks: &BackupHooks) {
-        if !SavedHooks::has_post_hooks(hooks) {
+        if !SavedHooks::has_post_hooks(hooks) || sabotage::is_active(Sabotage::HooksNotSaved) {
             return;
         }
         self.has_saved_hooks.store(true, Ordering::Relaxed);
@@ -139,6 +140,9 @@ impl<'a> RunResources<'a> {
         backup: &Backup,
         report: &Report,
     ) {
+        if sabotage::is_active(Sabotage::ThawForgotten) {
+            return;
+        }
         let lock = self.journal.lock_frozen().await;
         let thawing = ThawContext {
             cluster,
@@ -221,7 +225,8 @@ impl<'a> RunResources<'a> {
             }
             Err(error) => Err(status_message(error)),
         };
-        if self.journal.has_unfinished_work() {
+        let is_dropped = sabotage::is_active(Sabotage::JournalDropped);
+        if self.journal.has_unfinished_work() && !is_dropped {
             tracing::warn!(
                 "pods may still be frozen, or snapshots may still be created; the journal is \
                  kept until they are cleaned up"

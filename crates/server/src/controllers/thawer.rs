@@ -22,6 +22,7 @@ use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::{self, FrozenByBlock, FrozenPods, Journal, JournalEntry};
 use bowline_engine::report::Report;
 use bowline_store::name::RunUid;
+use bowline_store::sabotage::{self, Sabotage};
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
@@ -84,6 +85,9 @@ pub async fn run(
 impl Thawer {
     /// One pass over all journals.
     async fn pass(&self, context: &Context) {
+        if sabotage::is_active(Sabotage::ThawForgotten) {
+            return;
+        }
         let (client, namespace) = (context.client.clone(), &context.options.namespace);
         let all = match list_journals(client, namespace).await {
             Ok(all) => all,

@@ -22,6 +22,7 @@ use crate::backend::{Creation, Guarantee, single_piece_stream};
 use crate::encode;
 use crate::layout::{BackupFile, Key};
 use crate::name::{BackupName, InvalidName};
+use crate::sabotage::{self, Sabotage};
 
 /// Number of times that a record may vanish between two reads.
 const MAX_ATTEMPTS: usize = 3;
@@ -130,11 +131,15 @@ impl BackupStore {
             // Deleted in the meantime: retry.
             let Some(found) = self.backup(&name).await? else { continue };
             match decide_commit(backup, Some(&found)) {
-                CommitDecision::AlreadyCommitted(_) => {
+                CommitDecision::AlreadyCommitted(_)
+                    if !sabotage::is_active(Sabotage::CommitRepeated) =>
+                {
                     return Ok(CommitOutcome::AlreadyCommitted(Box::new(found)));
                 }
                 CommitDecision::Refuse(refusal) => return Err(refusal.into()),
-                CommitDecision::Create | CommitDecision::Replace => {
+                CommitDecision::Create
+                | CommitDecision::Replace
+                | CommitDecision::AlreadyCommitted(_) => {
                     let put =
                         self.backend.put_object(&self.bucket, &key, single_piece_stream(content));
                     self.metadata_call("write", &key, put).await?;

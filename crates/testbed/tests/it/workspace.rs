@@ -58,6 +58,20 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 18] = [
         &["bowline-api", "bowline-engine", "bowline-server", "bowline-store", "bowline-testbed"],
     ),
     (
+        "bowline-simulation",
+        &[
+            "bowline-api",
+            "bowline-cluster",
+            "bowline-engine",
+            "bowline-plugin",
+            "bowline-plugin-host",
+            "bowline-server",
+            "bowline-store",
+            // It runs like the tests of other crates, and so builds like them.
+            "bowline-test-features",
+        ],
+    ),
+    (
         "bowline-fuzz",
         &[
             "bowline-api",

@@ -62,7 +62,9 @@ fn names_are_sorted_a_batch_at_a_time() {
         filler.add(resource, &namespace, &name);
         expected.entry(kind.to_owned()).or_default().push(format!("{namespace}/{name}"));
     }
-    expected.values_mut().for_each(|names| names.sort_unstable());
+    for names in expected.values_mut() {
+        names.sort_unstable();
+    }
     assert_eq!(filler.written(), serde_json::to_string(&expected).unwrap());
 
     let mut names = filler.inventory.0.lock();

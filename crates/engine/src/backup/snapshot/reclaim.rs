@@ -2,6 +2,7 @@
 
 use bowline_plugin::{ResourceIdentifier, SnapshotId, VolumeId};
 use bowline_store::file::Snapshot;
+use bowline_store::sabotage::{self, Sabotage};
 use futures::StreamExt as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -139,6 +140,9 @@ pub enum ReclaimError {
 /// warnings, and the next one must report it again.
 pub(in crate::backup) async fn reclaim_before_repeat(context: &Context, intent: &Intent) {
     let Some(snapshot_intent) = &intent.snapshot else { return };
+    if sabotage::is_active(Sabotage::ReclaimSkipped) {
+        return;
+    }
     let request = &context.request;
     let labels = request.backup.metadata.labels.as_ref();
     let snapshotters = &*context.snapshots.port;
