@@ -15,15 +15,15 @@ use crate::world::State;
 pub(crate) fn at_the_end(state: &mut State, log: &ServerLog) {
     let log = log.text();
     let leftovers: Vec<&str> = log.lines().filter(|line| line.contains(LEFT_OVER)).collect();
-    let is_told = |line: &&str| line.contains("level=warning") || line.contains("level=error");
-    let told: Vec<&str> = log.lines().filter(is_told).collect();
+    let is_reported = |line: &&str| line.contains("level=warning") || line.contains("level=error");
+    let problems: Vec<&str> = log.lines().filter(is_reported).collect();
     let mut found = state.bucket.damages();
     found.extend(state.pods.frozen().into_iter().map(|pod| format!("{pod} is left frozen")));
     found.extend(uncommitted(state));
     found.extend(missing_from_archives(state));
     found.extend(missing_from_restore(state));
     found.extend(lost_snapshots(state, &leftovers));
-    found.extend(lost_operations(state, &told));
+    found.extend(lost_operations(state, &problems));
     for violation in found {
         state.violate(violation);
     }
@@ -131,7 +131,7 @@ fn has_text(value: &Value, is_such: &dyn Fn(&str) -> bool) -> bool {
 }
 
 /// Operations that no file names and nothing tells of, or that a file says are not over.
-fn lost_operations(state: &State, told: &[&str]) -> Vec<String> {
+fn lost_operations(state: &State, problems: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (id, operation) in &state.disks.operations {
         let Some((folder, run)) = operation.run.split_once('/') else { continue };
@@ -156,10 +156,11 @@ fn lost_operations(state: &State, told: &[&str]) -> Vec<String> {
             }
             continue;
         }
-        // It was called again, or has failed, or was interrupted: whatever it was, somebody is told of the item.
+        // It was called again, or has failed, or was interrupted: whatever it was, the run or the log reports the item.
         let results = json(state, &format!("{file}-results.gz")).to_string();
-        let is_told = told.iter().any(|line| line.contains(&operation.item) && line.contains(run));
-        if !is_told && !results.contains(&operation.item) {
+        let is_reported =
+            problems.iter().any(|line| line.contains(&operation.item) && line.contains(run));
+        if !is_reported && !results.contains(&operation.item) {
             found.push(format!("{id} for {} of {run} is lost", operation.item));
         }
     }

@@ -33,9 +33,9 @@ const PHASES: [&[&str]; 8] = [
 ];
 const ENDED: usize = 6;
 
-/// Phase of a run, seen last.
+/// The last known phase of a run.
 #[derive(Clone, Debug)]
-struct Seen {
+struct KnownPhase {
     phase: String,
     rank: usize,
 }
@@ -46,9 +46,9 @@ pub(crate) struct Scenario {
     todo: Vec<(Moment, Deed)>,
     /// Changes in the cluster that were looked at.
     changes: usize,
-    seen: BTreeMap<String, Seen>,
+    known_phases: BTreeMap<String, KnownPhase>,
     cancels: BTreeMap<(&'static str, String), Duration>,
-    taken_leases: usize,
+    lost_leases: usize,
     /// Time of the last kill or other end of a server.
     last_end: Duration,
     last_fault: Duration,
@@ -79,9 +79,9 @@ impl Scenario {
         Self {
             todo: plan.deeds.clone(),
             changes: 0,
-            seen: BTreeMap::new(),
+            known_phases: BTreeMap::new(),
             cancels: BTreeMap::new(),
-            taken_leases: 0,
+            lost_leases: 0,
             last_end: Duration::ZERO,
             last_fault,
         }
@@ -100,7 +100,7 @@ impl Scenario {
             .partition(|(moment, _)| is_due(state, moment));
         self.todo = later;
         for (_, deed) in Vec::<(Moment, Deed)>::from_iter(due) {
-            self.carry_out(state, deed);
+            self.apply(state, deed);
         }
         self.follow_phases(state);
         let calm = self.last_fault.max(self.last_end);
@@ -133,13 +133,13 @@ impl Scenario {
             state.record(&format!("the server's clock is off by {skew} s"));
             state.count(FaultKind::ClockJump);
         }
-        let taken = state
+        let transitions = state
             .faults
             .iter()
             .filter(|fault| fault.kind == FaultKind::LeaseTaken && fault.begin <= now)
             .count();
-        if taken > self.taken_leases {
-            self.taken_leases = taken;
+        if transitions > self.lost_leases {
+            self.lost_leases = transitions;
             let lease = key(state, "Lease", "bowline-server");
             if state.objects.get(&lease).is_some() {
                 state.record("another server takes the lease");
@@ -152,7 +152,7 @@ impl Scenario {
         }
     }
 
-    fn carry_out(&mut self, state: &mut State, deed: Deed) {
+    fn apply(&mut self, state: &mut State, deed: Deed) {
         match deed {
             Deed::Create(object) => {
                 let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -206,7 +206,7 @@ impl Scenario {
                 state.violate(format!("{name} has the unknown phase {now}"));
                 continue;
             };
-            if let Some(before) = self.seen.get(&uid) {
+            if let Some(before) = self.known_phases.get(&uid) {
                 let was_failing = before.phase.ends_with("PartiallyFailed");
                 let is_back = rank < before.rank
                     || rank == before.rank && rank == ENDED && before.phase != now
@@ -215,7 +215,7 @@ impl Scenario {
                     state.violate(format!("{name} goes from {} to {now}", before.phase));
                 }
             }
-            self.seen.insert(uid, Seen { phase: now.to_owned(), rank });
+            self.known_phases.insert(uid, KnownPhase { phase: now.to_owned(), rank });
         }
     }
 
