@@ -243,7 +243,7 @@ fn list(objects: &ObjectStore, place: usize, route: &Route) -> Result<Outcome, R
     }
     let kind = &objects.kinds[place];
     let frame = json!({
-        "apiVersion": kind.api_version(), "kind": format!("{}List", kind.kind), "metadata": meta,
+        "apiVersion": kind.api_version(), "kind": format!("{}List", kind.name), "metadata": meta,
     });
     Ok(Outcome::List { frame, items })
 }

@@ -87,7 +87,11 @@ const SYSTEM_CALLS: (c_long, c_long) = (113, 278);
 
 #[expect(unsafe_code, reason = "the functions of the C library that are replaced")]
 mod replaced {
-    use super::*;
+    use super::{
+        BEGIN, CLOCK_REALTIME, CLOCK_REALTIME_COARSE, IS_SIMULATED, MONOTONIC_BEGIN, NANOS,
+        Ordering, Prng, RANDOM, SKEW, SYSTEM_CALLS, Timespec, c_int, c_long, c_uint, c_void,
+        virtual_nanos,
+    };
 
     unsafe extern "C" {
         fn syscall(number: c_long, ...) -> c_long;

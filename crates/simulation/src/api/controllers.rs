@@ -34,7 +34,7 @@ pub(super) fn admit(object: &mut Value) {
 
 /// Reacts to a written object.
 pub(super) fn react(store: &mut ObjectStore, key: &Key) {
-    let kind = store.kinds[key.0].kind.clone();
+    let kind = store.kinds[key.0].name.clone();
     if kind == "PersistentVolume" || kind == "PersistentVolumeClaim" {
         bind(store);
     }
@@ -42,7 +42,7 @@ pub(super) fn react(store: &mut ObjectStore, key: &Key) {
 
 /// Reacts to a removed object.
 pub(super) fn after_removal(store: &mut ObjectStore, key: &Key, removed: &Value) {
-    if store.kinds[key.0].kind != "PersistentVolumeClaim" {
+    if store.kinds[key.0].name != "PersistentVolumeClaim" {
         return;
     }
     let Some(volumes) = store.place_of_kind("PersistentVolume") else { return };

@@ -1,5 +1,6 @@
 //! Commands in pods, over a connection that is upgraded to WebSocket as a real API server does.
 
+use std::future::ready;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,7 +59,7 @@ pub(super) async fn answer(
         words: route.values("command"),
     };
     let (near, far) = tokio::io::duplex(BUFFER);
-    let service = service_fn(move |request| accept(command.clone(), request));
+    let service = service_fn(move |request| ready(accept(command.clone(), request)));
     let serving = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(far), service)
         .with_upgrades();
@@ -71,7 +72,7 @@ pub(super) async fn answer(
 }
 
 /// Accepts the upgrade, and runs the command on the upgraded connection.
-async fn accept(
+fn accept(
     command: Command,
     mut request: Request<Incoming>,
 ) -> Result<Response<Empty<Bytes>>, ConnectionError> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub(crate) struct Kind {
     pub(crate) group: String,
     pub(crate) version: String,
-    pub(crate) kind: String,
+    pub(crate) name: String,
     pub(crate) plural: String,
     pub(crate) is_namespaced: bool,
 }
@@ -38,14 +38,14 @@ pub(crate) fn all() -> Vec<Kind> {
     let built_in = BUILT_IN.iter().map(|&(group, kind, plural, is_namespaced)| Kind {
         group: group.to_owned(),
         version: "v1".to_owned(),
-        kind: kind.to_owned(),
+        name: kind.to_owned(),
         plural: plural.to_owned(),
         is_namespaced,
     });
     let defined = bowline_api::crds::all().into_iter().map(|definition| Kind {
         group: definition.spec.group,
         version: definition.spec.versions.first().map(|one| one.name.clone()).unwrap_or_default(),
-        kind: definition.spec.names.kind,
+        name: definition.spec.names.kind,
         plural: definition.spec.names.plural,
         is_namespaced: definition.spec.scope == "Namespaced",
     });
@@ -68,9 +68,9 @@ pub(crate) fn discovery(kinds: &[Kind], is_core: bool) -> Value {
     for kind in kinds.iter().filter(|kind| kind.group.is_empty() == is_core) {
         let resource = json!({
             "resource": kind.plural,
-            "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+            "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.name},
             "scope": if kind.is_namespaced { "Namespaced" } else { "Cluster" },
-            "singularResource": kind.kind.to_lowercase(),
+            "singularResource": kind.name.to_lowercase(),
             "verbs": VERBS,
         });
         let same =

@@ -136,7 +136,7 @@ impl ObjectStore {
 
     /// Place of a kind by its name.
     pub(crate) fn place_of_kind(&self, name: &str) -> Option<usize> {
-        self.kinds.iter().position(|kind| kind.kind == name)
+        self.kinds.iter().position(|kind| kind.name == name)
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Value>> {
@@ -200,12 +200,12 @@ impl ObjectStore {
         meta.insert("generation".into(), json!(1));
         meta.remove("deletionTimestamp");
         object["apiVersion"] = json!(kind.api_version());
-        object["kind"] = json!(kind.kind);
+        object["kind"] = json!(kind.name);
         controllers::admit(&mut object);
         if is_dry_run {
             return Ok(Arc::new(object));
         }
-        Ok(self.store(key, object))
+        Ok(self.store(&key, object))
     }
 
     /// Applies a merge patch to an object.
@@ -270,7 +270,7 @@ impl ObjectStore {
         if changed == *current {
             return Ok(Arc::new(changed));
         }
-        let stored = self.store(key.clone(), changed);
+        let stored = self.store(key, changed);
         if is_finalized {
             self.remove(key);
         }
@@ -303,7 +303,7 @@ impl ObjectStore {
         } else if current["metadata"]["deletionTimestamp"].is_null() {
             let mut doomed = (*current).clone();
             doomed["metadata"]["deletionTimestamp"] = json!(self.time);
-            return Ok(self.store(key.clone(), doomed));
+            return Ok(self.store(key, doomed));
         }
         Ok(current)
     }
@@ -314,19 +314,19 @@ impl ObjectStore {
         let mut changed = (*current).clone();
         change(&mut changed);
         if changed != *current {
-            self.store(key.clone(), changed);
+            self.store(key, changed);
         }
     }
 
-    fn store(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+    fn store(&mut self, key: &Key, mut object: Value) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         let before = self.objects.insert(key.clone(), Arc::clone(&object));
         let after = Some(Arc::clone(&object));
         self.changes.push(Change { version: self.version, kind: key.0, before, after });
-        controllers::react(self, &key);
-        self.get(&key).unwrap_or(object)
+        controllers::react(self, key);
+        self.get(key).unwrap_or(object)
     }
 
     /// Removes an object, and those that it owns or contains.
@@ -337,7 +337,7 @@ impl ObjectStore {
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let before = Some(Arc::new(last));
         self.changes.push(Change { version: self.version, kind: key.0, before, after: None });
-        let is_namespace = self.kinds[key.0].kind == "Namespace";
+        let is_namespace = self.kinds[key.0].name == "Namespace";
         let uid = removed["metadata"]["uid"].clone();
         let dependents: Vec<Key> = self
             .objects

@@ -146,7 +146,7 @@ impl WatchState {
         let object = self.link.world.with(|state| {
             let kind = &state.objects.kinds[self.place];
             json!({
-                "apiVersion": kind.api_version(), "kind": kind.kind,
+                "apiVersion": kind.api_version(), "kind": kind.name,
                 "metadata": {"resourceVersion": self.version.to_string()},
             })
         });
