@@ -203,7 +203,6 @@ pub(super) async fn assemble(
     let Run { request, cluster, store, options, progress, stop, cancel, journal, recovery, .. } =
         run;
     let spool = Spool::create(&options.scratch).map_err(FatalError::Scratch)?;
-    let inventory = Inventory::create(&options.scratch).map_err(FatalError::Scratch)?;
     let (errors, warnings) = recovery.report.messages();
     report.append(errors, warnings);
     for text in &request.errors {
@@ -271,7 +270,7 @@ pub(super) async fn assemble(
         retry_lock: tokio::sync::Mutex::default(),
         visited: VisitedItems::default(),
         namespaces: Namespaces::default(),
-        inventory,
+        inventory: Inventory::default(),
         volumes: Volumes::default(),
         mounts,
         snapshots,

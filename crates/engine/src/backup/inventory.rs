@@ -1,8 +1,8 @@
 //! Names of the archive's items, for `-resource-list.json.gz`.
 //!
 //! The file lists the names of each kind in order, and items arrive in any order. A list of all names would be the
-//! largest thing in memory. So names are written to disk as they come, and read back a range of kinds and namespaces at
-//! a time; memory has only the kinds, the namespaces, and the number of bytes of each kind in each namespace.
+//! largest thing in memory. So names are compressed as they come, and sorted a range of kinds and namespaces at a time.
+//! They stay in memory, because items are recorded while an application is frozen, which must not wait for a disk.
 
 mod names;
 #[cfg(test)]
@@ -10,10 +10,7 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
 use std::ops::Range;
-use std::path::Path;
 
 use bowline_store::BackupFile;
 use bowline_store::file::BackupContent;
@@ -21,14 +18,15 @@ use parking_lot::Mutex;
 use serde::ser::{Error as _, SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
-use self::names::{NameBatch, NameReader};
+use self::names::{NameBatch, NameReader, NameRecords};
 use crate::item::Object;
 use crate::resource::GroupResource;
 
 /// Bytes of names that are sorted in memory at once.
 const BATCH_BYTES: u64 = 2 << 20;
-/// Maximum number of batches, each of which reads the whole file: more names make larger batches, not more of them.
-const MAX_BATCHES: u64 = 16;
+/// A batch takes at least this part of all names. Each batch reads all of them, so more names make larger batches, not
+/// many more of them.
+const BATCH_PART: u64 = 16;
 
 /// Names of stored items.
 #[derive(Debug, Default)]
@@ -36,10 +34,7 @@ pub struct Inventory(Mutex<Names>);
 
 #[derive(Debug, Default)]
 struct Names {
-    /// All names as records; none in an inventory that stays empty.
-    records: Option<BufWriter<File>>,
-    /// The first failure to write a name.
-    failure: Option<io::Error>,
+    records: NameRecords,
     kinds: Vec<Kind>,
     kind_numbers: HashMap<String, u32>,
     namespaces: Vec<Box<str>>,
@@ -66,20 +61,13 @@ struct Group {
 }
 
 impl Inventory {
-    /// Inventory without items. `scratch` is a folder for temporary files.
-    pub(super) fn create(scratch: &Path) -> io::Result<Self> {
-        let records = Some(BufWriter::new(tempfile::tempfile_in(scratch)?));
-        Ok(Self(Mutex::new(Names { records, ..Names::default() })))
-    }
-
-    /// Records an item. A name that cannot be written makes the whole inventory unusable: a list of most of the items
-    /// would be taken for a list of all.
+    /// Records an item.
     pub(super) fn add(&self, object: &Object) {
         let mut names = self.0.lock();
         let group = names.group_of(object);
-        if let Err(error) = names.write(group, &object.name) {
-            names.failure.get_or_insert(error);
-        }
+        names.records.push(group, &object.name);
+        names.groups[group as usize].bytes += object.name.len() as u64;
+        names.count += 1;
     }
 
     /// Number of items.
@@ -124,14 +112,6 @@ impl Names {
         })
     }
 
-    fn write(&mut self, group: u32, name: &str) -> io::Result<()> {
-        self.count += 1;
-        let records = self.records.as_mut().ok_or_else(|| io::Error::other("it has no file"))?;
-        names::write_record(records, group, name)?;
-        self.groups[group as usize].bytes += name.len() as u64;
-        Ok(())
-    }
-
     /// Groups in the order of the file: by kind, then by namespace.
     fn order(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..number_of(self.groups.len())).collect();
@@ -173,20 +153,14 @@ impl BackupContent for Inventory {
 /// The format of [`bowline_store::file::ResourceList`], which is the type that reads it.
 impl Serialize for Inventory {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut names = self.0.lock();
-        if let Some(error) = &names.failure {
-            return Err(S::Error::custom(format!("a name could not be written to disk: {error}")));
-        }
-        if let Some(records) = &mut names.records {
-            records.flush().map_err(S::Error::custom)?;
-        }
+        let names = self.0.lock();
         let order = names.order();
         let total: u64 = names.groups.iter().map(|group| group.bytes).sum();
         let reader = NameReader {
-            records: names.records.as_ref().map(BufWriter::get_ref),
+            records: &names.records,
             groups: &names.groups,
             order: &order,
-            batch_bytes: BATCH_BYTES.max(total / MAX_BATCHES),
+            batch_bytes: BATCH_BYTES.max(total / BATCH_PART),
         };
         let batch = RefCell::new(NameBatch::default());
         let kinds = names.kind_ranges(&order);

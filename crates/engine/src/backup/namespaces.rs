@@ -4,43 +4,30 @@
 //! namespace that was not selected is in the backup as well if something in it is.
 
 use std::collections::HashSet;
-use std::io;
-use std::sync::Arc;
 
 use futures::StreamExt as _;
 use serde::Deserialize;
 
 use super::filter::FilterVerdict;
 use super::item::{self, ItemOrigin, Sink};
-use super::spool::SpoolRange;
 use super::{Context, FatalError};
 use crate::cluster::Query;
 use crate::item::Object;
 use crate::report::ReportSubject;
-use crate::resource::Resource;
 
-/// A Namespace that waits on disk until everything else is stored.
-#[derive(Debug)]
-pub(super) struct SpooledNamespace {
-    name: Box<str>,
-    spool_range: SpoolRange,
-}
-
-/// All namespaces.
-pub(super) async fn list(context: &Context) -> Result<Vec<SpooledNamespace>, FatalError> {
+/// All namespaces, which are few.
+pub(super) async fn list(context: &Context) -> Result<Vec<Object>, FatalError> {
     let Some(resource) = context.resources.core("namespaces") else { return Ok(Vec::new()) };
     let mut listed = context.cluster.list(resource, Query::default());
     let mut namespaces = Vec::new();
     while let Some(namespace) = listed.next().await {
-        let namespace = namespace.map_err(FatalError::Namespaces)?;
-        let spool_range = context.spool.put(&namespace.item).map_err(FatalError::Scratch)?;
-        namespaces.push(SpooledNamespace { name: namespace.name.into(), spool_range });
+        namespaces.push(namespace.map_err(FatalError::Namespaces)?);
     }
     Ok(namespaces)
 }
 
 /// Stores the selected namespaces, and those in which items were found.
-pub(super) async fn store(context: &Context, namespaces: Vec<SpooledNamespace>, sink: &Sink<'_>) {
+pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sink<'_>) {
     #[derive(Deserialize)]
     struct Namespace {
         #[serde(default)]
@@ -55,18 +42,9 @@ pub(super) async fn store(context: &Context, namespaces: Vec<SpooledNamespace>, 
     if matches!(context.filter.kind(resource), FilterVerdict::Skip(_)) {
         return;
     }
-    for SpooledNamespace { name, spool_range } in &namespaces {
-        let namespace = match read_spooled(context, resource, *spool_range) {
-            Ok(namespace) => namespace,
-            Err(error) => {
-                let text = format!(
-                    "the namespace {name} itself is not in the backup, because it cannot be read \
-                     from the scratch directory: {error}"
-                );
-                context.report.error(ReportSubject::Run, text);
-                continue;
-            }
-        };
+    let listed: HashSet<String> =
+        namespaces.iter().map(|namespace| namespace.name.clone()).collect();
+    for namespace in namespaces {
         let read = namespace.item.parse::<Namespace>();
         let is_active = read.is_ok_and(|namespace| namespace.status.phase == "Active");
         let verdict = context.filter.keeps_namespace_object(
@@ -79,10 +57,9 @@ pub(super) async fn store(context: &Context, namespaces: Vec<SpooledNamespace>, 
             item::visit(context, namespace, ItemOrigin::required(), sink).await;
         }
     }
-    let listed: HashSet<&str> = namespaces.iter().map(|namespace| &*namespace.name).collect();
     // Namespaces that have been created since the list.
     for name in context.namespaces.touched() {
-        if listed.contains(name.as_str()) || context.has_stopped() {
+        if listed.contains(&name) || context.has_stopped() {
             continue;
         }
         match context.cluster.get(resource, "", &name).await {
@@ -97,13 +74,4 @@ pub(super) async fn store(context: &Context, namespaces: Vec<SpooledNamespace>, 
             ),
         }
     }
-}
-
-fn read_spooled(
-    context: &Context,
-    resource: &Arc<Resource>,
-    spool_range: SpoolRange,
-) -> io::Result<Object> {
-    let item = context.spool.get(spool_range)?;
-    Object::new(resource, item).map_err(io::Error::other)
 }

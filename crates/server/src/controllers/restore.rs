@@ -81,7 +81,7 @@ async fn reconcile(
     }
     // Waiting restores check often, and need no request to the API server for that.
     if !context.restore_queue.may_begin(&restore, || watched.state()) {
-        return Ok(Requeue::After(context.restore_queue.poll_pause()));
+        return Ok(Requeue::After(context.restore_queue.poll_pause(&restore)));
     }
     let api: Api<Restore> = context.api();
     // The watch may be behind this server's own last write.
@@ -100,7 +100,7 @@ async fn reconcile(
         finalizing.instrument(span).await?;
     } else if needs_work(&restore) {
         let Some(turn) = context.restore_queue.acquire(&restore, &watched.state()) else {
-            return Ok(Requeue::After(context.restore_queue.poll_pause()));
+            return Ok(Requeue::After(context.restore_queue.poll_pause(&restore)));
         };
         let outcome =
             resume_or_start(&context, &api, &watched, restore, &log).instrument(span).await;

@@ -1,26 +1,63 @@
-//! Names on disk: each is a record of its group, its length and its bytes. They are read back in batches of groups.
+//! Compressed names: each is a record of its group, its length and its bytes. They are read back in batches of groups.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::borrow::Cow;
+use std::io::{self, Read, Write as _};
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
-use super::Group;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
 
-/// Number of bytes read from disk at a time.
-const CHUNK_BYTES: usize = 64 << 10;
+use super::{Group, number_of};
 
-pub(super) fn write_record(to: &mut impl Write, group: u32, name: &str) -> io::Result<()> {
-    let length = u32::try_from(name.len()).map_err(io::Error::other)?;
-    to.write_all(&group.to_le_bytes())?;
-    to.write_all(&length.to_le_bytes())?;
-    to.write_all(name.as_bytes())
+/// Number of bytes of records that are compressed together.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Names in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct NameRecords {
+    /// Whole records, compressed.
+    blocks: Vec<Box<[u8]>>,
+    /// Records after the last block.
+    open: Vec<u8>,
+}
+
+impl NameRecords {
+    pub(super) fn push(&mut self, group: u32, name: &str) {
+        self.open.extend_from_slice(&group.to_le_bytes());
+        self.open.extend_from_slice(&number_of(name.len()).to_le_bytes());
+        self.open.extend_from_slice(name.as_bytes());
+        if self.open.len() < BLOCK_BYTES {
+            return;
+        }
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        // In memory, this cannot fail. If it did, the records would only stay larger.
+        if let Ok(block) = encoder.write_all(&self.open).and_then(|()| encoder.finish()) {
+            self.blocks.push(block.into());
+            self.open.clear();
+        }
+    }
+
+    /// Records, one block after another.
+    fn blocks(&self) -> impl Iterator<Item = io::Result<Cow<'_, [u8]>>> {
+        let packed = self.blocks.iter().map(|block| {
+            let mut records = Vec::with_capacity(BLOCK_BYTES);
+            DeflateDecoder::new(&**block).read_to_end(&mut records)?;
+            Ok(Cow::Owned(records))
+        });
+        packed.chain(Some(Ok(Cow::Borrowed(&*self.open))))
+    }
+
+    /// Bytes in memory.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.blocks.iter().map(|block| block.len()).sum::<usize>() + self.open.len()
+    }
 }
 
 /// Reads names in the order of their groups.
 pub(super) struct NameReader<'a> {
-    /// None if there are no names.
-    pub(super) records: Option<&'a File>,
+    pub(super) records: &'a NameRecords,
     pub(super) groups: &'a [Group],
     /// All groups. The position of a group here is its rank.
     pub(super) order: &'a [u32],
@@ -66,12 +103,14 @@ impl NameReader<'_> {
         }
         let text = String::with_capacity(usize::try_from(total).unwrap_or_default());
         let mut batch = NameBatch { ranks, text, names: Vec::new() };
-        let Some(file) = self.records else { return Ok(batch) };
-        let mut records = BufReader::with_capacity(CHUNK_BYTES, FileReader { file, offset: 0 });
         let mut name = Vec::new();
-        while let Some(group) = read_record(&mut records, &mut name)? {
-            if let Some(rank) = rank_of.get(group as usize).copied().flatten() {
-                batch.add(rank, &name)?;
+        for block in self.records.blocks() {
+            let block = block?;
+            let mut records = &*block;
+            while let Some(group) = read_record(&mut records, &mut name)? {
+                if let Some(rank) = rank_of.get(group as usize).copied().flatten() {
+                    batch.add(rank, &name)?;
+                }
             }
         }
         batch.sort();
@@ -128,19 +167,5 @@ impl NameBatch {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.text.len()
-    }
-}
-
-/// Reads a file from an offset of its own, whatever the file's position is.
-struct FileReader<'a> {
-    file: &'a File,
-    offset: u64,
-}
-
-impl Read for FileReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset += read as u64;
-        Ok(read)
     }
 }

@@ -13,9 +13,7 @@ struct Filler {
 
 impl Filler {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let inventory = Inventory::create(folder.path()).unwrap();
-        Self { resources: Fake::usual().resources(), inventory }
+        Self { resources: Fake::usual().resources(), inventory: Inventory::default() }
     }
 
     fn add(&self, resource: &str, namespace: &str, name: &str) {
@@ -67,11 +65,10 @@ fn names_are_sorted_a_batch_at_a_time() {
     }
     assert_eq!(filler.written(), serde_json::to_string(&expected).unwrap());
 
-    let mut names = filler.inventory.0.lock();
-    names.records.as_mut().unwrap().flush().unwrap();
+    let names = filler.inventory.0.lock();
     let order = names.order();
-    let records = names.records.as_ref().map(BufWriter::get_ref);
-    let reader = NameReader { records, groups: &names.groups, order: &order, batch_bytes: 1000 };
+    let Names { records, groups, .. } = &*names;
+    let reader = NameReader { records, groups, order: &order, batch_bytes: 1000 };
     let (mut rank, mut batches, mut read) = (0, 0, Vec::new());
     while rank < order.len() {
         let batch = reader.read_batch(rank).unwrap();
@@ -86,23 +83,17 @@ fn names_are_sorted_a_batch_at_a_time() {
     assert_eq!(read.len(), 3000);
 }
 
-/// The memory is that of the groups, whatever the number of names.
 #[test]
-fn names_are_not_in_memory() {
+fn names_take_a_fraction_of_their_size_in_memory() {
     let filler = Filler::new();
-    for number in 0..2000 {
-        filler.add("pods", "a", &format!("item-{number}"));
+    let name = |number: usize| format!("deployment-{number}-7c9d8b6f5d-x2k4q");
+    for number in 0..50_000 {
+        filler.add("pods", "a", &name(number));
     }
     let names = filler.inventory.0.lock();
     assert_eq!((names.kinds.len(), names.namespaces.len(), names.groups.len()), (1, 1, 1));
-    let expected: usize = (0..2000).map(|number| format!("item-{number}").len()).sum();
+    let expected: usize = (0..50_000).map(|number| name(number).len()).sum();
     assert_eq!(names.groups[0].bytes, expected as u64);
-}
-
-#[test]
-fn inventory_with_a_lost_name_is_not_written() {
-    let filler = Filler { inventory: Inventory::default(), ..Filler::new() };
-    filler.add("pods", "a", "x");
-    let error = serde_json::to_string(&filler.inventory).unwrap_err();
-    assert!(error.to_string().contains("could not be written to disk"), "{error}");
+    let memory = names.records.memory();
+    assert!(memory < expected / 3, "{memory} of {expected}");
 }

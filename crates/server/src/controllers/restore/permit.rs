@@ -13,7 +13,7 @@
 //!
 //! # Cost
 //! Waiting restores ask again and again, all of them after each release. One walk over the queue decides for all of
-//! them; the decisions are kept for a moment. The more restores wait, the less often each asks.
+//! them; the decisions are kept for a moment. The more restores are ahead of one, the less often it asks.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use super::super::operations::is_canceled;
 use super::phase_of;
 use crate::controllers::run::RunObject as _;
 
-/// Pause before a restore that is not next asks again, if few restores wait. Usually a release notification comes
-/// first.
+/// Pause before a restore that is not next asks again, if few others are ahead of it. Usually a release notification
+/// comes first.
 const POLL_PAUSE: Duration = Duration::from_secs(1);
-/// Number of waiting restores for which the pause grows by one [`POLL_PAUSE`].
+/// Number of restores ahead for which the pause grows by one [`POLL_PAUSE`].
 const POLL_PAUSE_STEP: usize = 100;
 const MAX_POLL_PAUSE: Duration = Duration::from_mins(1);
 /// Time for which decisions are kept. A restore that they do not include is decided about at once.
@@ -56,16 +56,14 @@ struct QueueState {
     done: HashSet<String>,
     /// Decisions about all restores that the watch showed a moment ago.
     decisions: Option<QueueDecisions>,
-    /// Number of restores that those decisions let wait.
-    waiting: usize,
 }
 
 /// Decisions about all restores that need a permit.
 #[derive(Debug)]
 struct QueueDecisions {
     decided: Instant,
-    /// By uid: true if the restore may begin.
-    may_begin: HashMap<String, bool>,
+    /// By uid: the number of restores that have to begin before this one may; zero if it may begin.
+    ahead: HashMap<String, usize>,
 }
 
 /// Permit of a restore, until it is dropped or released.
@@ -90,20 +88,22 @@ impl RestoreQueue {
     ) -> bool {
         let Some(uid) = restore.uid().filter(|_| needs_permit(restore)) else { return true };
         let mut queue = self.queue.lock();
-        if let Some(may_begin) = queue.decision_about(&uid) {
-            return may_begin;
+        if let Some(ahead) = queue.number_ahead(&uid) {
+            return ahead == 0;
         }
         let known = known();
         queue.decide(&known, self.limit);
         // A restore that the watch has just removed is in no list.
-        queue
-            .decision_about(&uid)
-            .unwrap_or_else(|| queue.admits(restore, &uid, &known, self.limit))
+        match queue.number_ahead(&uid) {
+            Some(ahead) => ahead == 0,
+            None => queue.admits(restore, &uid, &known, self.limit),
+        }
     }
 
     /// Pause before a restore that has to wait asks again.
-    pub(super) fn poll_pause(&self) -> Duration {
-        poll_pause(self.queue.lock().waiting)
+    pub(super) fn poll_pause(&self, restore: &Restore) -> Duration {
+        let ahead = restore.uid().and_then(|uid| self.queue.lock().number_ahead(&uid));
+        poll_pause(ahead.unwrap_or_default())
     }
 
     /// Acquires the permit of a restore, if it is next among the known ones. Otherwise, ask again after
@@ -164,25 +164,22 @@ impl QueueState {
         let mut queue: Vec<&Arc<Restore>> =
             known.iter().filter(|restore| needs_permit(restore)).collect();
         queue.sort_by_cached_key(|restore| queue_position(restore));
-        let (mut ahead, mut waiting) = (0, 0);
-        let mut may_begin = HashMap::with_capacity(queue.len());
+        let mut before = 0;
+        let mut ahead = HashMap::with_capacity(queue.len());
         for uid in queue.into_iter().filter_map(|restore| restore.uid()) {
             let is_running = self.running.contains(&uid);
             let others = self.running.len() - usize::from(is_running);
-            let decision = others + ahead < limit;
-            waiting += usize::from(!decision);
-            ahead += usize::from(!is_running && !self.done.contains(&uid));
-            may_begin.insert(uid, decision);
+            ahead.insert(uid.clone(), (others + before + 1).saturating_sub(limit));
+            before += usize::from(!is_running && !self.done.contains(&uid));
         }
-        self.waiting = waiting;
-        self.decisions = Some(QueueDecisions { decided: Instant::now(), may_begin });
+        self.decisions = Some(QueueDecisions { decided: Instant::now(), ahead });
     }
 
-    /// The decision about a restore, if there was one a moment ago.
-    fn decision_about(&self, uid: &str) -> Option<bool> {
+    /// Number of restores that have to begin before this one may, if that was decided a moment ago.
+    fn number_ahead(&self, uid: &str) -> Option<usize> {
         let decisions = self.decisions.as_ref()?;
         let is_fresh = decisions.decided.elapsed() < DECISIONS_TTL;
-        decisions.may_begin.get(uid).copied().filter(|_| is_fresh)
+        decisions.ahead.get(uid).copied().filter(|_| is_fresh)
     }
 
     fn admits(&self, restore: &Restore, uid: &str, known: &[Arc<Restore>], limit: usize) -> bool {
@@ -234,9 +231,9 @@ fn queue_position(restore: &Restore) -> impl Ord + use<> {
     (restore.stage().is_none(), created, version, restore.name_any())
 }
 
-/// Pause of a restore, given the number of restores that wait.
-fn poll_pause(waiting: usize) -> Duration {
-    let times = u32::try_from(waiting / POLL_PAUSE_STEP).unwrap_or(u32::MAX).saturating_add(1);
+/// Pause of a restore, given the number of restores that have to begin before it.
+fn poll_pause(ahead: usize) -> Duration {
+    let times = u32::try_from(ahead / POLL_PAUSE_STEP).unwrap_or(u32::MAX).saturating_add(1);
     POLL_PAUSE.saturating_mul(times).min(MAX_POLL_PAUSE)
 }
 
@@ -311,14 +308,19 @@ mod tests {
         // The watch still shows the second as new; if it was, it would be next.
         begin(&[0, 1, 2]);
         assert_eq!(walks.get(), 4, "one after each change");
-        assert_eq!(queue.poll_pause(), Duration::from_secs(10), "997 wait");
+        let pause = |number: usize| queue.poll_pause(&all[number]).as_secs();
+        assert_eq!(
+            [pause(3), pause(500), pause(999)],
+            [1, 5, 10],
+            "by the number ahead, not of all that wait"
+        );
         assert!(queue.may_begin(&new("late", LATE, 2000), Vec::new), "no other one is known");
     }
 
     #[test]
-    fn waiting_restores_poll_less_often_when_many_wait() {
-        for (waiting, seconds) in [(0, 1), (99, 1), (100, 2), (1000, 11), (1_000_000, 60)] {
-            assert_eq!(poll_pause(waiting), Duration::from_secs(seconds), "{waiting}");
+    fn restore_asks_less_often_when_many_are_ahead() {
+        for (ahead, seconds) in [(0, 1), (99, 1), (100, 2), (1000, 11), (1_000_000, 60)] {
+            assert_eq!(poll_pause(ahead), Duration::from_secs(seconds), "{ahead}");
         }
     }
 
