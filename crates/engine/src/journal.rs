@@ -116,6 +116,10 @@ pub enum JournalEntry {
         block: u64,
         /// Requests to the plugins.
         intents: Vec<Intent>,
+        /// Operations that the block started on items. Nobody waits for them, because the plugins are called again.
+        /// Earlier servers did not write them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        operations: Vec<BackupOperation>,
     },
     /// A snapshot that was in flight is gone, or it cannot be determined whether it exists.
     Reclaimed {

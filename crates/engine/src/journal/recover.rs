@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bowline_store::file::BackupOperation;
 use jiff::Timestamp;
 
 use super::{
@@ -33,6 +34,8 @@ pub struct RecoveredRun {
     pub frozen: FrozenByBlock,
     /// Snapshots requested from plugins without a known answer; they may have been taken.
     pub in_flight: Vec<Intent>,
+    /// Operations of blocks that are repeated: nobody waits for them, so they are to be canceled.
+    pub abandoned_operations: Vec<BackupOperation>,
     /// Errors while thawing pods.
     pub thaw_errors: Vec<JournaledMessage>,
     /// The number of the next block.
@@ -73,6 +76,7 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
     let mut open_blocks: BTreeMap<u64, BlockStarted> = BTreeMap::new();
     let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
     let mut ended_blocks = BTreeSet::new();
+    let mut abandoned: BTreeMap<u64, Vec<BackupOperation>> = BTreeMap::new();
     let mut current_stage = Stage::Items;
     for entry in entries {
         frozen.apply(&entry);
@@ -124,7 +128,10 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
             JournalEntry::Thawed { errors, .. } | JournalEntry::PostHooks { errors, .. } => {
                 recovered.thaw_errors.extend(errors);
             }
-            JournalEntry::InFlight { .. } | JournalEntry::Reclaimed { .. } => {}
+            JournalEntry::InFlight { block, operations, .. } => {
+                abandoned.insert(block, operations);
+            }
+            JournalEntry::Reclaimed { .. } => {}
             JournalEntry::VolumeRequested(requested) => {
                 recovered.next_block = recovered.next_block.max(requested.block.saturating_add(1));
                 recovered.volumes.push(VolumeRequest { started: requested, ended: None });
@@ -137,6 +144,10 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
             }
         }
     }
+    // An end whose write has failed may be in the journal all the same: the block is then not repeated, and its
+    // operations belong to the backup.
+    abandoned.retain(|block, _| !ended_blocks.contains(block));
+    recovered.abandoned_operations = abandoned.into_values().flatten().collect();
     recovered.frozen = frozen.all();
     recovered.in_flight = in_flight.all();
     recovered.unfinished = open_blocks.into_values().collect();

@@ -165,6 +165,7 @@ fn entries_round_trip_through_json() {
                 snapshot: Some(SnapshotIntent::default()),
                 ..Intent::default()
             }],
+            operations: vec![BackupOperation::default()],
         },
         JournalEntry::Reclaimed { request: "r".into() },
         JournalEntry::AttemptLeft { at: Timestamp::UNIX_EPOCH },
