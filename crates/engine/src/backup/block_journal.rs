@@ -21,7 +21,9 @@ use super::volume::SnapshotOutcome;
 use super::{Context, csi, snapshot};
 use crate::failpoint::{self, Failpoint, FailpointAction};
 use crate::item::Object;
-use crate::journal::{BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod};
+use crate::journal::{
+    AbandonedOperations, BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod,
+};
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
 pub(super) use replay::{operations_of, replay, report_not_resumed};
@@ -291,8 +293,10 @@ pub(super) async fn end_block(
     // attempt are settled, except for those whose snapshots exist or may still appear, and for the operations that were
     // started: only this entry knows of them, also if the run is canceled.
     if is_in_journal && !is_end_journaled {
-        let operations = operations_on_items(&operations, context.request.run_ref());
-        if !requested.is_empty() || !operations.is_empty() {
+        let backup_operations = operations_on_items(&operations, context.request.run_ref());
+        if !requested.is_empty() || !backup_operations.is_empty() {
+            let operations =
+                AbandonedOperations { backup_operations, ..AbandonedOperations::default() };
             let entry = JournalEntry::InFlight { block, intents: created, operations };
             journal_best_effort(context, &entry).await;
         }

@@ -172,7 +172,7 @@ pub fn abandoned_operations(
     timeout: Duration,
     started_at: Timestamp,
 ) -> Vec<Operation> {
-    let records = recovered.abandoned_operations.iter().cloned();
+    let records = recovered.abandoned.backup_operations.iter().cloned();
     records.filter_map(|one| record::from_backup(one, timeout, started_at).ok()).collect()
 }
 

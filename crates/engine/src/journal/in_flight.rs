@@ -81,7 +81,7 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{BlockEnded, BlockStarted, SnapshotIntent};
+    use crate::journal::{AbandonedOperations, BlockEnded, BlockStarted, SnapshotIntent};
 
     fn intent(request: &str) -> Intent {
         let snapshot_intent =
@@ -90,7 +90,7 @@ mod tests {
     }
 
     fn given_up(block: u64, intents: Vec<Intent>) -> JournalEntry {
-        JournalEntry::InFlight { block, intents, operations: Vec::new() }
+        JournalEntry::InFlight { block, intents, operations: AbandonedOperations::default() }
     }
 
     fn requests(records: &[JournalEntry]) -> Vec<String> {

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bowline_store::file::BackupOperation;
 use jiff::Timestamp;
 
 use super::{
-    BlockEnded, BlockStarted, FrozenByBlock, FrozenPods, InFlight, Intent, JournalEntry,
-    JournaledMessage, VolumeAnswered, VolumeRequested,
+    AbandonedOperations, BlockEnded, BlockStarted, FrozenByBlock, FrozenPods, InFlight, Intent,
+    JournalEntry, JournaledMessage, VolumeAnswered, VolumeRequested,
 };
 use crate::phase::Stage;
 
@@ -34,8 +33,8 @@ pub struct RecoveredRun {
     pub frozen: FrozenByBlock,
     /// Snapshots requested from plugins without a known answer; they may have been taken.
     pub in_flight: Vec<Intent>,
-    /// Operations of blocks that are repeated: nobody waits for them, so they are to be canceled.
-    pub abandoned_operations: Vec<BackupOperation>,
+    /// Operations of blocks that are repeated.
+    pub abandoned: AbandonedOperations,
     /// Errors while thawing pods.
     pub thaw_errors: Vec<JournaledMessage>,
     /// The number of the next block.
@@ -76,7 +75,7 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
     let mut open_blocks: BTreeMap<u64, BlockStarted> = BTreeMap::new();
     let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
     let mut ended_blocks = BTreeSet::new();
-    let mut abandoned: BTreeMap<u64, Vec<BackupOperation>> = BTreeMap::new();
+    let mut abandoned: BTreeMap<u64, AbandonedOperations> = BTreeMap::new();
     let mut current_stage = Stage::Items;
     for entry in entries {
         frozen.apply(&entry);
@@ -147,7 +146,10 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
     // An end whose write has failed may be in the journal all the same: the block is then not repeated, and its
     // operations belong to the backup.
     abandoned.retain(|block, _| !ended_blocks.contains(block));
-    recovered.abandoned_operations = abandoned.into_values().flatten().collect();
+    for operations in abandoned.into_values() {
+        recovered.abandoned.backup_operations.extend(operations.backup_operations);
+        recovered.abandoned.restore_operations.extend(operations.restore_operations);
+    }
     recovered.frozen = frozen.all();
     recovered.in_flight = in_flight.all();
     recovered.unfinished = open_blocks.into_values().collect();

@@ -84,7 +84,7 @@ impl JournalState {
         if let JournalEntry::BlockStarted(started) = record {
             let mut known = self.recorded.lock();
             known.frozen.apply(&JournalEntry::Thawed { block: started.block, errors: Vec::new() });
-            let (intents, operations) = (Vec::new(), Vec::new());
+            let (intents, operations) = Default::default();
             let block = started.block;
             known.in_flight.apply(&JournalEntry::InFlight { block, intents, operations });
         }
@@ -193,7 +193,7 @@ mod tests {
         let state = JournalState::recover(&[JournalEntry::InFlight {
             block: 0,
             intents,
-            operations: Vec::new(),
+            operations: Default::default(),
         }]);
         assert!(state.has_unfinished_work());
         let of = |location: &str| {
