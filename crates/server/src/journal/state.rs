@@ -193,7 +193,7 @@ mod tests {
         let state = JournalState::recover(&[JournalEntry::InFlight {
             block: 0,
             intents,
-            operations: Default::default(),
+            operations: bowline_engine::journal::AbandonedOperations::default(),
         }]);
         assert!(state.has_unfinished_work());
         let of = |location: &str| {
