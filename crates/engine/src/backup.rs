@@ -77,7 +77,7 @@ use hook::InvalidHooks;
 pub use inventory::Inventory;
 use item::Sink;
 use name_check::NameAvailability;
-pub use outcome::BackupOutcome;
+pub use outcome::{BackupOutcome, abandoned_operations};
 use outcome::{
     complete_outcome, earlier_csi_snapshots, earlier_operations, earlier_snapshots,
     into_owned_report,

@@ -109,13 +109,17 @@ pub enum JournalEntry {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         errors: Vec<JournaledMessage>,
     },
-    /// Snapshots requested by a block that a later attempt repeats: those that it created, and those that may still
-    /// appear. Its other requests are settled. Earlier servers also wrote this entry before `BlockEnded`.
+    /// What a block that a later attempt repeats leaves behind: of its snapshots those that it created, and those that
+    /// may still appear; its other requests are settled. Earlier servers also wrote this entry before `BlockEnded`.
     InFlight {
         /// The block.
         block: u64,
         /// Requests to the plugins.
         intents: Vec<Intent>,
+        /// Operations on items. Nobody waits for them, because the actions are called again. Earlier servers did not
+        /// write them.
+        #[serde(default, flatten)]
+        operations: AbandonedOperations,
     },
     /// A snapshot that was in flight is gone, or it cannot be determined whether it exists.
     Reclaimed {
@@ -166,6 +170,18 @@ pub enum JournalEntry {
         /// True if the record is that of a canceled backup, whose snapshots are deleted.
         is_canceled: bool,
     },
+}
+
+/// Operations that nobody waits for, and that are to be canceled: their blocks are repeated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AbandonedOperations {
+    /// Those of a backup.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub backup_operations: Vec<BackupOperation>,
+    /// Those of a restore.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub restore_operations: Vec<RestoreOperation>,
 }
 
 /// A volume that a plugin is about to create from a snapshot.

@@ -73,7 +73,7 @@ use request::Request;
 use volume::VolumeProgressReporter;
 
 pub use item_journal::leftover_volumes;
-pub use outcome::{RestoreOutcome, operations_before_restart};
+pub use outcome::{RestoreOutcome, abandoned_operations, operations_before_restart};
 pub use progress::Progress;
 
 /// Inputs of a restore.

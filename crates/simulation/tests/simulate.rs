@@ -13,12 +13,13 @@ use serde_json::Value;
 /// Seeds of a test run, unless `BOWLINE_SIMULATED_SEEDS` says otherwise: a minute in a debug build.
 const SEEDS: &str = "60";
 /// Sabotages, and a seed near which each was found once. A change of the server shifts all seeds.
-const SABOTAGES: [(&str, &str); 5] = [
+const SABOTAGES: [(&str, &str); 6] = [
     ("thaw-forgotten", "4"),
     ("commit-repeated", "14"),
     ("clock-trusted", "37"),
     ("orphans-ignored", "10"),
     ("journal-block-start", "4"),
+    ("reclaim-skipped", "2"),
 ];
 /// Seeds within which each of them is found from there on.
 const SABOTAGE_SEEDS: &str = "200";

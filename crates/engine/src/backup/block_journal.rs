@@ -10,7 +10,7 @@ mod stored_block;
 use std::sync::atomic::Ordering;
 
 use bowline_plugin::{ResourceIdentifier, SnapshotId};
-use bowline_store::file::Snapshot;
+use bowline_store::file::{BackupOperation, Snapshot};
 use parking_lot::Mutex;
 
 use super::archive::{Archive, Entry};
@@ -21,7 +21,9 @@ use super::volume::SnapshotOutcome;
 use super::{Context, csi, snapshot};
 use crate::failpoint::{self, Failpoint, FailpointAction};
 use crate::item::Object;
-use crate::journal::{BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod};
+use crate::journal::{
+    AbandonedOperations, BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod,
+};
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
 pub(super) use replay::{operations_of, replay, report_not_resumed};
@@ -258,11 +260,7 @@ pub(super) async fn end_block(
             block,
             visited: visited.into_iter().map(Into::into).collect(),
             stored: stored_block,
-            backup_operations: operations
-                .iter()
-                .filter(|one| !one.kind.is_of_volume())
-                .map(|one| record::of_backup(one, run))
-                .collect(),
+            backup_operations: operations_on_items(&operations, run),
             volume_operations: operations.iter().filter_map(record::of_volume).collect(),
             snapshots,
             csi_snapshots: snapshotted.iter().filter_map(|(_, one)| csi_snapshot(one)).collect(),
@@ -291,10 +289,17 @@ pub(super) async fn end_block(
     if is_in_journal && !is_end_journaled {
         journal_thawed(context, block, &pods, &frozen).await;
     }
-    // A later attempt repeats the block and takes its snapshots anew. The requests of this attempt are settled, except
-    // for those whose snapshots exist or may still appear: only this entry knows of them, also if the run is canceled.
-    if is_in_journal && !is_end_journaled && !requested.is_empty() {
-        journal_best_effort(context, &JournalEntry::InFlight { block, intents: created }).await;
+    // A later attempt repeats the block: it takes its snapshots anew, and calls its actions again. The requests of this
+    // attempt are settled, except for those whose snapshots exist or may still appear, and for the operations that were
+    // started: only this entry knows of them, also if the run is canceled.
+    if is_in_journal && !is_end_journaled {
+        let backup_operations = operations_on_items(&operations, context.request.run_ref());
+        if !requested.is_empty() || !backup_operations.is_empty() {
+            let operations =
+                AbandonedOperations { backup_operations, ..AbandonedOperations::default() };
+            let entry = JournalEntry::InFlight { block, intents: created, operations };
+            journal_best_effort(context, &entry).await;
+        }
     }
     context.report.append(errors, warnings);
     context.hook_tally.add_counts(tally.counts());
@@ -310,6 +315,12 @@ pub(super) async fn end_block(
             context.mark_archive_failed();
         }
     }
+}
+
+/// Records of the operations that were started on items. Those on snapshots end with the snapshots.
+fn operations_on_items(operations: &[Operation], run: record::RunRef<'_>) -> Vec<BackupOperation> {
+    let on_items = operations.iter().filter(|one| !one.kind.is_of_volume());
+    on_items.map(|one| record::of_backup(one, run)).collect()
 }
 
 /// The snapshot requested from a plugin.

@@ -14,7 +14,7 @@ use super::inventory::Inventory;
 use super::{Context, FatalError, Progress, block_journal, csi};
 use crate::journal::RecoveredRun;
 use crate::operation::Operation;
-use crate::operation::record::RunRef;
+use crate::operation::record::{self, RunRef};
 use crate::report::{Message, Report};
 
 /// Outcome of a run.
@@ -162,7 +162,18 @@ pub(super) fn earlier_operations(
     blocks
         .flat_map(|ended| block_journal::operations_of(ended, timeout, started_at))
         .flatten()
+        .chain(abandoned_operations(recovered, timeout, started_at))
         .collect()
+}
+
+/// The operations that an earlier attempt started in blocks that are repeated. Nobody waits for them.
+pub fn abandoned_operations(
+    recovered: &RecoveredRun,
+    timeout: Duration,
+    started_at: Timestamp,
+) -> Vec<Operation> {
+    let records = recovered.abandoned.backup_operations.iter().cloned();
+    records.filter_map(|one| record::from_backup(one, timeout, started_at).ok()).collect()
 }
 
 /// The snapshots that an earlier process took.

@@ -29,7 +29,7 @@ impl InFlight {
             JournalEntry::MoreIntents { block, intents } => {
                 self.requested.entry(*block).or_default().extend(of_snapshots(intents));
             }
-            JournalEntry::InFlight { block, intents } => {
+            JournalEntry::InFlight { block, intents, .. } => {
                 self.requested.remove(block);
                 self.given_up.insert(*block, of_snapshots(intents));
             }
@@ -81,12 +81,16 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{BlockEnded, BlockStarted, SnapshotIntent};
+    use crate::journal::{AbandonedOperations, BlockEnded, BlockStarted, SnapshotIntent};
 
     fn intent(request: &str) -> Intent {
         let snapshot_intent =
             SnapshotIntent { request: request.into(), ..SnapshotIntent::default() };
         Intent { snapshot: Some(snapshot_intent), ..Intent::default() }
+    }
+
+    fn given_up(block: u64, intents: Vec<Intent>) -> JournalEntry {
+        JournalEntry::InFlight { block, intents, operations: AbandonedOperations::default() }
     }
 
     fn requests(records: &[JournalEntry]) -> Vec<String> {
@@ -114,7 +118,7 @@ mod tests {
         records.push(ended);
         assert_eq!(requests(&records), ["b", "c"]);
         // A block that was aborted names the snapshots that may still appear.
-        records.push(JournalEntry::InFlight { block: 1, intents: vec![intent("c")] });
+        records.push(given_up(1, vec![intent("c")]));
         assert_eq!(requests(&records), ["c"]);
         records.push(JournalEntry::Reclaimed { request: "c".into() });
         assert_eq!(requests(&records), [""; 0]);
@@ -133,9 +137,9 @@ mod tests {
             ["a"]
         );
         // As earlier servers wrote it.
-        let given_up = JournalEntry::InFlight { block: 0, intents: in_flight };
+        let earlier = given_up(0, in_flight);
         assert_eq!(
-            requests(&[block_started, given_up, JournalEntry::BlockEnded(Box::default())]),
+            requests(&[block_started, earlier, JournalEntry::BlockEnded(Box::default())]),
             ["a"]
         );
     }
@@ -148,7 +152,7 @@ mod tests {
         "snap-1".clone_into(&mut snapshot.status.provider_snapshot_id);
         let ended = BlockEnded { snapshots: vec![snapshot], ..BlockEnded::default() };
         let ended = JournalEntry::BlockEnded(Box::new(ended));
-        let in_flight = JournalEntry::InFlight { block: 0, intents: vec![answered] };
+        let in_flight = given_up(0, vec![answered]);
         assert_eq!(requests(std::slice::from_ref(&in_flight)), ["a"]);
         assert_eq!(requests(&[ended.clone(), in_flight.clone()]), [""; 0]);
         assert_eq!(requests(&[in_flight, ended]), [""; 0]);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::{
-    BlockEnded, BlockStarted, FrozenByBlock, FrozenPods, InFlight, Intent, JournalEntry,
-    JournaledMessage, VolumeAnswered, VolumeRequested,
+    AbandonedOperations, BlockEnded, BlockStarted, FrozenByBlock, FrozenPods, InFlight, Intent,
+    JournalEntry, JournaledMessage, VolumeAnswered, VolumeRequested,
 };
 use crate::phase::Stage;
 
@@ -33,6 +33,8 @@ pub struct RecoveredRun {
     pub frozen: FrozenByBlock,
     /// Snapshots requested from plugins without a known answer; they may have been taken.
     pub in_flight: Vec<Intent>,
+    /// Operations of blocks that are repeated.
+    pub abandoned: AbandonedOperations,
     /// Errors while thawing pods.
     pub thaw_errors: Vec<JournaledMessage>,
     /// The number of the next block.
@@ -73,6 +75,7 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
     let mut open_blocks: BTreeMap<u64, BlockStarted> = BTreeMap::new();
     let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
     let mut ended_blocks = BTreeSet::new();
+    let mut abandoned: BTreeMap<u64, AbandonedOperations> = BTreeMap::new();
     let mut current_stage = Stage::Items;
     for entry in entries {
         frozen.apply(&entry);
@@ -124,7 +127,10 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
             JournalEntry::Thawed { errors, .. } | JournalEntry::PostHooks { errors, .. } => {
                 recovered.thaw_errors.extend(errors);
             }
-            JournalEntry::InFlight { .. } | JournalEntry::Reclaimed { .. } => {}
+            JournalEntry::InFlight { block, operations, .. } => {
+                abandoned.insert(block, operations);
+            }
+            JournalEntry::Reclaimed { .. } => {}
             JournalEntry::VolumeRequested(requested) => {
                 recovered.next_block = recovered.next_block.max(requested.block.saturating_add(1));
                 recovered.volumes.push(VolumeRequest { started: requested, ended: None });
@@ -136,6 +142,13 @@ pub fn recover(entries: impl IntoIterator<Item = JournalEntry>) -> RecoveredRun 
                 }
             }
         }
+    }
+    // An end whose write has failed may be in the journal all the same: the block is then not repeated, and its
+    // operations belong to the backup.
+    abandoned.retain(|block, _| !ended_blocks.contains(block));
+    for operations in abandoned.into_values() {
+        recovered.abandoned.backup_operations.extend(operations.backup_operations);
+        recovered.abandoned.restore_operations.extend(operations.restore_operations);
     }
     recovered.frozen = frozen.all();
     recovered.in_flight = in_flight.all();

@@ -165,6 +165,10 @@ fn entries_round_trip_through_json() {
                 snapshot: Some(SnapshotIntent::default()),
                 ..Intent::default()
             }],
+            operations: AbandonedOperations {
+                backup_operations: vec![BackupOperation::default()],
+                restore_operations: vec![RestoreOperation::default()],
+            },
         },
         JournalEntry::Reclaimed { request: "r".into() },
         JournalEntry::AttemptLeft { at: Timestamp::UNIX_EPOCH },

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_plugin::{InvalidItem, Item, ResourceIdentifier, VolumeId, error_chain};
 use bowline_store::BackupStore;
+use bowline_store::file::RestoreOperation;
 use bowline_store::name::RunUid;
 use bytes::Bytes;
 use serde_json::Value;
@@ -23,8 +24,9 @@ use super::item::actions::ActionsError;
 use super::request::Request;
 use crate::failpoint::{self, Failpoint, FailpointAction};
 use crate::journal::{
-    self, BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, RecoveredRun,
-    StoredBlock, VolumeAnswered, VolumeRequest, VolumeRequested, digest,
+    self, AbandonedOperations, BlockEnded, BlockStarted, Intent, Journal, JournalEntry,
+    JournaledMessage, RecoveredRun, StoredBlock, VolumeAnswered, VolumeRequest, VolumeRequested,
+    digest,
 };
 use crate::leftover::{self, INTERRUPTED_PLUGIN, LEFT_OVER};
 use crate::operation::{Operation, record};
@@ -168,23 +170,25 @@ impl ItemJournal {
         request: &Request,
     ) {
         let ActionsRecord { id, outcome, operations, report, additional } = actions_record;
+        let run = request.run_identity();
+        let restore_operations: Vec<_> =
+            operations.iter().map(|one| record::of_restore(one, run)).collect();
         let stored_item = match outcome {
             Ok(ActionsOutcome::Changed(value)) => match self.store_item(block, value).await {
                 Some(stored_item) => Some(stored_item),
                 // Without the stored result the entry would be useless.
-                None => return,
+                None => return self.journal_abandoned(block, restore_operations).await,
             },
             _ => None,
         };
         let (errors, warnings) = report.messages();
-        let run = request.run_identity();
         let ended = BlockEnded {
             block,
             visited: vec![id.clone().into()],
             additional: additional.into_iter().map(Into::into).collect(),
             stored: stored_item,
             failed: outcome.as_ref().err().map(|error| error_text(error)),
-            restore_operations: operations.iter().map(|one| record::of_restore(one, run)).collect(),
+            restore_operations: restore_operations.clone(),
             errors: errors.into_iter().map(JournaledMessage::from).collect(),
             warnings: warnings.into_iter().map(JournaledMessage::from).collect(),
             ..BlockEnded::default()
@@ -194,8 +198,22 @@ impl ItemJournal {
                 self.journal.append(&JournalEntry::BlockEnded(Box::new(ended))).await
         {
             tracing::warn!("{error}; if the server restarts now, some work is repeated");
+            self.journal_abandoned(block, restore_operations).await;
         }
         failpoint::hit(Failpoint::BlockEndJournaled);
+    }
+
+    /// Journals the operations of an item that a later attempt repeats, which then cancels them.
+    async fn journal_abandoned(&self, block: u64, restore_operations: Vec<RestoreOperation>) {
+        if restore_operations.is_empty() {
+            return;
+        }
+        let operations =
+            AbandonedOperations { restore_operations, ..AbandonedOperations::default() };
+        let entry = JournalEntry::InFlight { block, intents: Vec::new(), operations };
+        if let Err(error) = self.journal.append(&entry).await {
+            tracing::warn!("{error}; if the server restarts now, operations may continue to run");
+        }
     }
 
     async fn store_item(&self, block: u64, value: &Value) -> Option<StoredBlock> {
@@ -315,5 +333,71 @@ pub(super) fn replay(context: &Context, recovered: &RecoveredRun) {
         recovered.volumes.iter().filter(|one| one.ended.is_none()).filter_map(leftover_message)
     {
         context.report.warn(&id, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bowline_plugin::{Code, Error, OperationId};
+    use bowline_store::Prefix;
+    use bowline_store::backend::Memory;
+    use bowline_store::backend::memory::StoreCall;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::journal::{InMemory, recover};
+    use crate::operation::Kind;
+    use crate::restore::{abandoned_operations, operations_before_restart};
+    use crate::testing::ValidRestore;
+
+    #[tokio::test]
+    async fn operations_of_an_item_that_cannot_be_saved_are_named_for_the_next_attempt() {
+        let request = ValidRestore::new(json!({})).request();
+        let no_room = |call, _: &str| {
+            (call == StoreCall::Put).then(|| Error::new(Code::ResourceExhausted, "full"))
+        };
+        let full_bucket = Memory::with_bucket("b").failing(no_room);
+        let refusing =
+            || InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_)));
+        for (memory, journal) in
+            [(full_bucket, InMemory::default()), (Memory::with_bucket("b"), refusing())]
+        {
+            let journal = Arc::new(journal);
+            let store = BackupStore::new(Arc::new(memory), "b", &Prefix::default());
+            let recovered = RecoveredRun::default();
+            let items = ItemJournal::new(Arc::clone(&journal) as _, store, &request, &recovered);
+            let block = items.journal_start(vec![Intent::default()]).await.unwrap();
+            let id = ResourceIdentifier { name: "data".into(), ..ResourceIdentifier::default() };
+            let timeout = Duration::from_mins(1);
+            let operation = Operation::started(
+                Kind::ItemRestore,
+                "test.io/begins".parse().unwrap(),
+                id.clone(),
+                OperationId::new("op-1".to_owned()).unwrap(),
+                Timestamp::UNIX_EPOCH,
+                timeout,
+            );
+            let actions_record = ActionsRecord {
+                id: &id,
+                outcome: &Ok(ActionsOutcome::Changed(json!({}))),
+                operations: &[operation],
+                report: &Report::default(),
+                additional: Vec::new(),
+            };
+            items.journal_end(block, actions_record, &request).await;
+            let recovered = recover(journal.records());
+            assert_eq!(recovered.unfinished.len(), 1, "the item is repeated");
+            let began = Timestamp::UNIX_EPOCH;
+            for named in [
+                abandoned_operations(&recovered, timeout, began),
+                operations_before_restart(&recovered, timeout, began),
+            ] {
+                let ids: Vec<_> = named.iter().map(|one| one.id.to_string()).collect();
+                assert_eq!(ids, ["op-1"]);
+            }
+        }
     }
 }

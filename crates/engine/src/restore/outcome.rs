@@ -176,6 +176,17 @@ pub fn operations_before_restart(
     began: Timestamp,
 ) -> Vec<Operation> {
     let records = recovered.finished.iter().flat_map(|ended| ended.restore_operations.clone());
+    let finished = records.filter_map(|one| record::from_restore(one, timeout, began).ok());
+    finished.chain(abandoned_operations(recovered, timeout, began)).collect()
+}
+
+/// Operations that an earlier attempt started for items that are repeated. Nobody waits for them.
+pub fn abandoned_operations(
+    recovered: &RecoveredRun,
+    timeout: Duration,
+    began: Timestamp,
+) -> Vec<Operation> {
+    let records = recovered.abandoned.restore_operations.iter().cloned();
     records.filter_map(|one| record::from_restore(one, timeout, began).ok()).collect()
 }
 

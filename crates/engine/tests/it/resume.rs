@@ -1,8 +1,9 @@
 //! Operations, and backups that another process resumes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase};
@@ -15,14 +16,15 @@ use bowline_engine::cluster::{self, ExecOutcome, Fake};
 use bowline_engine::journal::{
     BlockEnded, BlockStarted, FrozenByBlock, InMemory, JournalEntry, Pod, RecoveredRun, recover,
 };
-use bowline_engine::operation::{Counts, State};
+use bowline_engine::operation::{Counts, Operation, State};
 use bowline_engine::report::Report;
 use bowline_plugin::{
-    BackupItemAction, BackupOutput, Encoded, Item, OperationId, ResourceIdentifier,
+    BackupItemAction, BackupOutput, Code, Encoded, Error, Item, OperationId, ResourceIdentifier,
     ResourceSelector,
 };
 use bowline_store::BackupStore;
 use bowline_store::backend::Memory;
+use bowline_store::backend::memory::StoreCall;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -554,6 +556,54 @@ async fn block_that_cannot_be_stored_still_journals_its_thawed_pods() {
     let recovered = recover(journal.records());
     assert_eq!(recovered.frozen, FrozenByBlock::new(), "its post-hook would be run again");
     assert_eq!(recovered.unfinished.len(), 1);
+}
+
+#[tokio::test]
+async fn operations_of_a_block_that_cannot_be_saved_are_named_for_the_next_attempt() {
+    // A bucket without room for the items of a block, and a journal without room for the end of one.
+    let no_room = |call, _: &str| {
+        (call == StoreCall::Put).then(|| Error::new(Code::ResourceExhausted, "full"))
+    };
+    let full_bucket = Memory::with_bucket("b").failing(no_room);
+    let refusing = || InMemory::refusing(|record| matches!(record, JournalEntry::BlockEnded(_)));
+    for (memory, journal) in
+        [(full_bucket, InMemory::default()), (Memory::with_bucket("b"), refusing())]
+    {
+        let mut run = run_of(&cluster(), json!({}), store_in(memory)).await;
+        let name = "test.io/begins".parse().unwrap();
+        let action = Arc::new(OperationStartingAction::default());
+        run.backup_item_actions = vec![NamedAction::asynchronous(name, action)];
+        let journal = Arc::new(journal);
+        run.journal = Arc::clone(&journal) as _;
+        let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
+        let ids = |operations: &[Operation]| -> BTreeSet<String> {
+            operations.iter().map(|one| one.id.to_string()).collect()
+        };
+        let started = ids(&outcome.operations);
+        assert_eq!(started.len(), 2, "{:?}", outcome.operations);
+        let mut recovered = recover(journal.records());
+        assert_eq!(recovered.unfinished.len(), 3, "all of it is repeated");
+        let abandoned = |recovered: &RecoveredRun| {
+            backup::abandoned_operations(recovered, Duration::ZERO, Timestamp::UNIX_EPOCH)
+        };
+        assert_eq!(ids(&abandoned(&recovered)), started);
+        // Also a run that is not resumed has to cancel them.
+        let reason = String::new();
+        let given_up = backup::BackupOutcome::not_resumed(
+            reason,
+            &recovered,
+            Duration::ZERO,
+            Timestamp::UNIX_EPOCH,
+        );
+        assert_eq!(ids(&given_up.operations), started);
+        // A block whose end is in the journal after all is not repeated.
+        let ends = recovered.unfinished.iter().map(|started| {
+            let block = started.block;
+            JournalEntry::BlockEnded(Box::new(BlockEnded { block, ..BlockEnded::default() }))
+        });
+        recovered = recover(journal.records().into_iter().chain(ends.collect::<Vec<_>>()));
+        assert!(abandoned(&recovered).is_empty());
+    }
 }
 
 #[test]

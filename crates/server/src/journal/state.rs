@@ -84,9 +84,9 @@ impl JournalState {
         if let JournalEntry::BlockStarted(started) = record {
             let mut known = self.recorded.lock();
             known.frozen.apply(&JournalEntry::Thawed { block: started.block, errors: Vec::new() });
-            known
-                .in_flight
-                .apply(&JournalEntry::InFlight { block: started.block, intents: Vec::new() });
+            let (intents, operations) = Default::default();
+            let block = started.block;
+            known.in_flight.apply(&JournalEntry::InFlight { block, intents, operations });
         }
     }
 
@@ -190,7 +190,11 @@ mod tests {
             ..SnapshotIntent::default()
         };
         let intents = vec![Intent { snapshot: Some(snapshot), ..Intent::default() }];
-        let state = JournalState::recover(&[JournalEntry::InFlight { block: 0, intents }]);
+        let state = JournalState::recover(&[JournalEntry::InFlight {
+            block: 0,
+            intents,
+            operations: bowline_engine::journal::AbandonedOperations::default(),
+        }]);
         assert!(state.has_unfinished_work());
         let of = |location: &str| {
             state.requests_of(&BTreeSet::from([(location.to_owned(), "snap-1".to_owned())]))

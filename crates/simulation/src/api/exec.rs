@@ -103,8 +103,11 @@ impl Command {
     /// Runs the command. Returns its status.
     async fn run(&self) -> Value {
         let Self { link, namespace, pod, words } = self;
-        let duration = link.world.with(|state| state.random.between(5, 900));
-        tokio::time::sleep(Duration::from_millis(duration)).await;
+        let wait = link.world.with(|state| {
+            let duration = Duration::from_millis(state.random.between(5, 900));
+            state.pods.begin(namespace, pod, duration)
+        });
+        tokio::time::sleep(wait).await;
         link.stop_if_dead().await;
         let is_known = link.world.with(|state| {
             state.record(&format!("{namespace}/{pod} runs {words:?}"));

@@ -140,9 +140,6 @@ pub enum ReclaimError {
 /// warnings, and the next one must report it again.
 pub(in crate::backup) async fn reclaim_before_repeat(context: &Context, intent: &Intent) {
     let Some(snapshot_intent) = &intent.snapshot else { return };
-    if sabotage::is_active(Sabotage::ReclaimSkipped) {
-        return;
-    }
     let request = &context.request;
     let labels = request.backup.metadata.labels.as_ref();
     let snapshotters = &*context.snapshots.port;
@@ -179,6 +176,9 @@ pub async fn reclaim(
     recorded: &[Snapshot],
 ) -> Result<ReclaimOutcome, ReclaimError> {
     let snapshot_intent = intent.snapshot.as_ref().ok_or(ReclaimError::NoSnapshot)?;
+    if sabotage::is_active(Sabotage::ReclaimSkipped) {
+        return Ok(ReclaimOutcome::Deleted);
+    }
     let snapshotter = snapshotters.open(&snapshot_intent.location).await?;
     let created = snapshot_intent.created.as_ref().and_then(SnapshotId::new);
     let snapshot = match created {

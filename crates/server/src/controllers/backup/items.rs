@@ -86,6 +86,7 @@ impl BackupRun<'_> {
         );
         let attempt = u32::try_from(recovered.attempts + 1).unwrap_or(u32::MAX);
         self.publish_milestone(Milestone::Resumed { attempt }).await;
+        self.stop_abandoned_operations(&recovered).await;
         Box::pin(self.run_items(request, guard, store, Recovery { recovered, report })).await
     }
 

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use bowline_engine::backup::csi::{Leftovers, Target};
-use bowline_engine::backup::snapshot;
+use bowline_engine::backup::{self, snapshot};
+use bowline_engine::journal::RecoveredRun;
 use bowline_engine::report::Report;
 use bowline_store::file::Snapshot;
 use bowline_store::{BackupName, BackupStore};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::wait::{FileContents, file_contents};
@@ -20,6 +22,20 @@ const MAX_NAMED_SNAPSHOTS: usize = 5;
 const MAX_NAME_CHARS: usize = 300;
 
 impl BackupRun<'_> {
+    /// Cancels the operations of blocks that this attempt repeats, before their actions are called again. The report
+    /// warns about those actions, so it does not name the operations.
+    pub(super) async fn stop_abandoned_operations(&self, recovered: &RecoveredRun) {
+        let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let mut operations = backup::abandoned_operations(recovered, self.timeout(), began);
+        if !operations.is_empty() {
+            tracing::info!(
+                operations = operations.len(),
+                "canceling the operations of item blocks that are repeated"
+            );
+            self.stop_operations(&mut operations).await;
+        }
+    }
+
     /// Deletes snapshots of a backup that is discarded. Returns those that could not be deleted, which are reported.
     pub(super) async fn delete_plugin_snapshots(
         &self,

@@ -68,6 +68,7 @@ impl RestoreRun<'_> {
             "restore started"
         );
         let attempts = recovered.attempts + 1;
+        self.stop_abandoned_operations(&recovered).await;
         let (mut restored, is_there) =
             Box::pin(self.run_engine(request, recovered, store.clone())).await;
         // Restores that wait for operations hold no permit.
@@ -156,6 +157,18 @@ impl RestoreRun<'_> {
                 self.publish_milestone(Milestone::WaitingForNamespaces { count: known.len() })
                     .await;
             }
+        }
+    }
+
+    /// Cancels the operations of items that this attempt repeats, before their actions are called again. The report
+    /// warns about those actions, so it does not name the operations.
+    async fn stop_abandoned_operations(&self, recovered: &RecoveredRun) {
+        let mut operations =
+            restore::abandoned_operations(recovered, self.timeout(), Timestamp::now());
+        if !operations.is_empty() {
+            let count = operations.len();
+            tracing::info!(operations = count, "canceling the operations of repeated items");
+            self.stop_operations(&mut operations).await;
         }
     }
 
