@@ -54,6 +54,7 @@ fn seed_repeats_exactly() {
 }
 
 #[test]
+#[ignore = "a search of minutes, which `bench/full` makes"]
 fn every_sabotage_is_found() {
     let mut missed = Vec::new();
     for (sabotage, seed) in SABOTAGES {
