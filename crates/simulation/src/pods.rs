@@ -29,7 +29,7 @@ impl Pods {
         let pod = (namespace.to_owned(), pod.to_owned());
         let end = self.busy_until.get(&pod).copied().unwrap_or_default().max(now) + duration;
         self.busy_until.insert(pod, end);
-        end - now
+        end.saturating_sub(now)
     }
 
     /// Runs a command in a pod. Returns false if there is no such command.
