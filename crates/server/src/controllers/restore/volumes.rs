@@ -34,7 +34,8 @@ use crate::patch;
 use crate::server::Context;
 pub(super) use resources::end_open_resources;
 use resources::{
-    ended_status, has_failed, is_about_creation, is_about_volume, is_open, list, phase_and_message,
+    ended_status, has_failed, is_about_creation, is_open, latest_about_volume, list,
+    phase_and_message,
 };
 
 /// Number of attempts for a change that conflicts with another writer's.
@@ -103,6 +104,7 @@ impl VolumePluginRestoreReporter {
         }
     }
 
+    /// Resources that plugins have written, except for those that belong to other restores.
     async fn written_by_plugins(&self) -> kube::Result<Vec<VolumePluginRestore>> {
         let selector = format!("!{}", label::MANAGED);
         let mut found = list(&self.api, ListParams::default().labels(&selector)).await?;
@@ -382,9 +384,8 @@ impl VolumePluginRestoreReporter {
         creation: &VolumeCreation,
         volume: &VolumeId,
     ) -> kube::Result<Option<VolumePluginRestore>> {
-        let params = ListParams::default().labels(&format!("!{}", label::MANAGED));
-        let found = list(&self.api, params).await?;
-        Ok(found.into_iter().find(|found| is_about_volume(found, &self.backup, creation, volume)))
+        let found = self.written_by_plugins().await?;
+        Ok(latest_about_volume(found, &self.backup, creation, volume))
     }
 
     /// Leaves the resource for a volume to its plugin, and removes the server's.

@@ -113,9 +113,22 @@ pub(super) async fn list(
     Ok(found)
 }
 
+/// The resource that a plugin has written about a volume. If a plugin gives a volume the ID of one that is gone, the
+/// resources of both have it; the last one is about the volume that exists.
+pub(super) fn latest_about_volume(
+    found: Vec<VolumePluginRestore>,
+    backup: &str,
+    creation: &VolumeCreation,
+    volume: &VolumeId,
+) -> Option<VolumePluginRestore> {
+    let about_volume =
+        found.into_iter().filter(|found| is_about_volume(found, backup, creation, volume));
+    about_volume.max_by_key(|found| found.creation_timestamp().map(|created| created.0))
+}
+
 /// True if a resource that a plugin has written is about a volume. Plugins have their own names for a volume; the
 /// documentation of these resources asks for the PersistentVolume.
-pub(super) fn is_about_volume(
+fn is_about_volume(
     found: &VolumePluginRestore,
     backup: &str,
     creation: &VolumeCreation,

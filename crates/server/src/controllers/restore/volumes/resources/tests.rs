@@ -49,6 +49,23 @@ fn plugin_resource_is_matched_by_snapshot_backup_plugin_and_volume() {
 }
 
 #[test]
+fn last_resource_is_about_a_volume_whose_id_was_used_before() {
+    let own = |name: &str, created: &str| -> VolumePluginRestore {
+        serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore",
+            "metadata": {"name": name, "creationTimestamp": created},
+            "spec": {"snapshotID": "snap-1", "backup": "b", "plugin": creation().plugin},
+            "status": {"phase": "Completed", "volumeID": "vol-1", "progress": {}},
+        }))
+        .unwrap()
+    };
+    let found = vec![own("new", "2026-03-01T12:00:01Z"), own("old", "2026-03-01T11:00:00Z")];
+    let volume = VolumeId::new("vol-1").unwrap();
+    let latest = latest_about_volume(found, "b", &creation(), &volume).unwrap();
+    assert_eq!(latest.name_any(), "new");
+}
+
+#[test]
 fn only_a_foreign_status_writer_takes_over_the_resource() {
     for (manager, fields, expected) in [
         ("bowline", json!({"f:status": {"f:phase": {}}}), false),
