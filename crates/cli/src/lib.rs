@@ -1,9 +1,9 @@
 //! The user's commands: all of the `bowline` binary but its process.
 //!
-//! A command is one file of [`commands`], with a clap struct and a function `run`. Data goes to standard output,
+//! A command is one file of `commands`, with a clap struct and a function `run`. Data goes to standard output,
 //! messages for people go to standard error.
 //!
-//! Exit codes are a contract: see [`exit::Exit`].
+//! Exit codes are a contract: see `exit::Exit`.
 
 mod active_runs;
 mod age;

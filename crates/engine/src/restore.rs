@@ -1,13 +1,13 @@
 //! Restores a backup from object storage into a cluster.
 //!
-//! [`run`] is the entry point, with the same structure as that of backups: read the archive once ([`download`],
+//! [`run`] is the entry point, with the same structure as that of backups: read the archive once ([`crate::download`],
 //! [`unpack`]), sort its kinds into steps ([`order`]), and restore the items of each step concurrently
 //! (`item`): filter, run the actions, change, write (`apply`).
 //!
 //! | stage | in | out |
 //! |---|---|---|
 //! | [`request`] | the Restore and the server's lookups | a [`request::Request`], or the list of its errors |
-//! | [`download`], [`unpack`] | the archive | an index of the items, and an unnamed temporary file |
+//! | [`crate::download`], [`unpack`] | the archive | an index of the items, and an unnamed temporary file |
 //! | [`filter`], [`order`], [`version`] | kinds, namespaces and names | verdicts, steps, versions |
 //! | `item`, [`action`] | one item | the object to write, after its additional items |
 //! | [`reset`], [`modifier`] | the JSON of an object | the JSON to create in the target cluster |

@@ -4,7 +4,7 @@
 //!
 //! | layer | module | what it adds |
 //! |---|---|---|
-//! | keys | [`format`], [`crypto`] | the password opens `kopia.repository`, which contains the keys of everything else |
+//! | keys | [`mod@format`], [`crypto`] | the password opens `kopia.repository`, which contains the keys of everything else |
 //! | contents | [`index`], [`epoch`], [`pack`], [`compression`] | pieces of data named by their hash, many in a pack blob; indexes say where |
 //! | objects | [`object`], [`splitter`] | a file of any length: one content, or a list of them |
 //! | manifests | [`manifest`] | small documents with labels: snapshots, policies |

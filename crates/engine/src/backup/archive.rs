@@ -1,7 +1,7 @@
 //! The archive: a tar of JSON files, as a sequence of gzip members.
 //!
 //! A member holds about a megabyte of whole items, and can be decompressed alone. All members one after the other are
-//! one `.tar.gz`. Each list fills a [member of its own](Archive::for_list), so that neighbours resemble each other,
+//! one `.tar.gz`. Each list fills a member of its own (`Archive::for_list`), so that neighbours resemble each other,
 //! which compresses better. What ends before its member is full goes to a common one: hundreds of lists with a single
 //! object do not make hundreds of members. Full members are compressed on several cores, and uploaded while others
 //! are filled; the [index](crate::archive_index) of the members is written at the end.

@@ -1,7 +1,7 @@
 //! Stores items again that operations have changed.
 //!
 //! Each item is fetched and passed to the actions once more. The archive is copied from the bucket into an unnamed
-//! file, and from there back again, with these items in place of their earlier versions ([`rewrite`]). The copy in the
+//! file, and from there back again, with these items in place of their earlier versions (`rewrite`). The copy in the
 //! bucket is replaced atomically, so a kill leaves one or the other.
 
 mod previous_index;
