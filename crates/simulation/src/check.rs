@@ -121,11 +121,11 @@ fn lost_snapshots(state: &State, leftovers: &[&str]) -> Vec<String> {
 }
 
 /// True if one of the texts in a value is such.
-fn has_text(value: &Value, is_such: &dyn Fn(&str) -> bool) -> bool {
+fn has_text(value: &Value, matches: &dyn Fn(&str) -> bool) -> bool {
     match value {
-        Value::String(text) => is_such(text),
-        Value::Array(all) => all.iter().any(|one| has_text(one, is_such)),
-        Value::Object(all) => all.values().any(|one| has_text(one, is_such)),
+        Value::String(text) => matches(text),
+        Value::Array(all) => all.iter().any(|one| has_text(one, matches)),
+        Value::Object(all) => all.values().any(|one| has_text(one, matches)),
         _ => false,
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Moment {
 
 /// Something that a user does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum UserAction {
     Create(Value),
     Cancel(&'static str, String),
     DeleteBackup(String),
@@ -45,7 +45,7 @@ pub(crate) enum Deed {
 /// What users do, what goes wrong, and when servers are killed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) deeds: Vec<(Moment, Deed)>,
+    pub(crate) user_actions: Vec<(Moment, UserAction)>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) kills: Vec<Kill>,
     /// Workers of a backup, and backups and restores at a time.
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Prng::new(seed);
-        let mut deeds = Vec::new();
+        let mut user_actions = Vec::new();
         let mut names = vec![BASE.to_owned()];
         let extra = random.between(2, 4);
         names.extend((1..=extra).map(|number| format!("backup-{number}")));
@@ -70,33 +70,35 @@ impl Plan {
                 "includedNamespaces": [app], "snapshotVolumes": true,
                 "volumeSnapshotLocations": [SNAPSHOT_LOCATION],
             });
-            deeds.push((Moment::At(at), Deed::Create(object("Backup", name, spec))));
+            user_actions.push((Moment::At(at), UserAction::Create(object("Backup", name, spec))));
         }
         let spec = json!({"backupName": BASE, "namespaceMapping": {APPS[0]: RESTORED}});
-        let restore = Deed::Create(object("Restore", "restore", spec));
-        deeds.push((Moment::Ended("Backup", BASE.to_owned()), restore));
+        let restore = UserAction::Create(object("Restore", "restore", spec));
+        user_actions.push((Moment::Ended("Backup", BASE.to_owned()), restore));
         let doomed = names[1].clone();
         let moment = if random.percent(50) {
             Moment::Ended("Backup", doomed.clone())
         } else {
             Moment::At(random.between(20, 200))
         };
-        deeds.push((moment, Deed::DeleteBackup(doomed)));
+        user_actions.push((moment, UserAction::DeleteBackup(doomed)));
         if random.percent(50) {
             let target = if random.percent(30) {
                 ("Restore", "restore".to_owned())
             } else {
                 ("Backup", names[2].clone())
             };
-            deeds.push((Moment::At(random.between(3, 200)), Deed::Cancel(target.0, target.1)));
+            user_actions
+                .push((Moment::At(random.between(3, 200)), UserAction::Cancel(target.0, target.1)));
         }
         if random.percent(30) {
-            deeds.push((Moment::At(random.between(3, 60)), Deed::Remove(names[2].clone())));
+            user_actions
+                .push((Moment::At(random.between(3, 60)), UserAction::Remove(names[2].clone())));
         }
         let faults = (0..random.between(3, 6)).map(|_| fault(&mut random)).collect();
         let kills = (0..random.between(1, 4)).map(|_| kill(&mut random)).collect();
         Self {
-            deeds,
+            user_actions,
             faults,
             kills,
             workers: usize::try_from(random.between(1, 3)).unwrap_or(1),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::api::{Key, Preconditions};
 use crate::fault::FaultKind;
 use crate::os;
-use crate::plan::{Deed, Moment, NAMESPACE, Plan};
+use crate::plan::{Moment, NAMESPACE, Plan, UserAction};
 use crate::world::State;
 
 /// Longest time from the last fault or kill to the end of everything. Waiting for the bucket and for operations is
@@ -43,7 +43,7 @@ struct KnownPhase {
 /// Progress of a simulation.
 #[derive(Debug)]
 pub(crate) struct Scenario {
-    todo: Vec<(Moment, Deed)>,
+    todo: Vec<(Moment, UserAction)>,
     /// Changes in the cluster that were looked at.
     changes: usize,
     known_phases: BTreeMap<String, KnownPhase>,
@@ -77,7 +77,7 @@ impl Scenario {
     pub(crate) fn new(plan: &Plan) -> Self {
         let last_fault = plan.faults.iter().map(|fault| fault.end).max().unwrap_or_default();
         Self {
-            todo: plan.deeds.clone(),
+            todo: plan.user_actions.clone(),
             changes: 0,
             known_phases: BTreeMap::new(),
             cancels: BTreeMap::new(),
@@ -99,8 +99,8 @@ impl Scenario {
             .into_iter()
             .partition(|(moment, _)| is_due(state, moment));
         self.todo = later;
-        for (_, deed) in Vec::<(Moment, Deed)>::from_iter(due) {
-            self.apply(state, deed);
+        for (_, action) in Vec::<(Moment, UserAction)>::from_iter(due) {
+            self.apply(state, action);
         }
         self.follow_phases(state);
         let calm = self.last_fault.max(self.last_end);
@@ -152,9 +152,9 @@ impl Scenario {
         }
     }
 
-    fn apply(&mut self, state: &mut State, deed: Deed) {
-        match deed {
-            Deed::Create(object) => {
+    fn apply(&mut self, state: &mut State, action: UserAction) {
+        match action {
+            UserAction::Create(object) => {
                 let kind = object["kind"].as_str().unwrap_or_default().to_owned();
                 let place = state.objects.place_of_kind(&kind).unwrap_or_default();
                 state.record(&format!("a user creates {kind} {}", object["metadata"]["name"]));
@@ -162,7 +162,7 @@ impl Scenario {
                     state.violate(format!("the scenario is wrong: {}", refusal.message));
                 }
             }
-            Deed::Cancel(kind, name) => {
+            UserAction::Cancel(kind, name) => {
                 let run = key(state, kind, &name);
                 let Some(found) = state.objects.get(&run) else { return };
                 state.record(&format!("a user cancels {kind} {name}"));
@@ -172,12 +172,12 @@ impl Scenario {
                 let cancel = json!({"metadata": {"annotations": {annotation::CANCEL: "true"}}});
                 let _ = state.objects.patch(&run, cancel, false);
             }
-            Deed::Remove(name) => {
+            UserAction::Remove(name) => {
                 state.record(&format!("a user removes the Backup {name}"));
                 let backup = key(state, "Backup", &name);
                 let _ = state.objects.delete(&backup, &Preconditions::default(), false);
             }
-            Deed::DeleteBackup(name) => {
+            UserAction::DeleteBackup(name) => {
                 state.bucket.doom(&name);
                 state.record(&format!("a user deletes {name}"));
                 let request = json!({
@@ -240,7 +240,7 @@ impl Scenario {
 
     /// What has not ended yet.
     fn open_ends(&self, state: &State) -> Vec<String> {
-        let mut open: Vec<String> = self.todo.iter().map(|deed| format!("{deed:?}")).collect();
+        let mut open: Vec<String> = self.todo.iter().map(|action| format!("{action:?}")).collect();
         for kind in ["Backup", "Restore"] {
             for run in state.objects.list(kind).iter().filter(|run| !has_ended(run)) {
                 open.push(format!("{kind} {} is {}", run["metadata"]["name"], phase(run)));
